@@ -21,9 +21,9 @@ async def run(folder: Path) -> None:
         sys.stdout.write(f"{key}\n")
         sys.stdout.flush()
         path = f"/api/domains/{domain}/mcp-servers/notes/request"
-        made = await rig.ok("POST", path, {"command": "node", "args": ["./notes.js"]}, headers=bearer(key))
-        approval = {"fingerprint": made["fingerprint"]}
-        await rig.ok("POST", f"/api/launch-requests/{made['id']}/approve", approval, headers=bearer(key))
+        request = await rig.ok("POST", path, {"command": "node", "args": ["./notes.js"]}, headers=bearer(key))
+        approval = {"fingerprint": request["fingerprint"]}
+        await rig.ok("POST", f"/api/launch-requests/{request['id']}/approve", approval, headers=bearer(key))
         await anyio.sleep_forever()
 
 

@@ -154,8 +154,8 @@ class Rig:
         return response.status_code, error["code"], error["message"]
 
     async def domain(self, **settings: Any) -> str:
-        made = await self.ok("POST", "/api/domains", {"name": "Law", "settings": settings})
-        return str(made["id"])
+        domain = await self.ok("POST", "/api/domains", {"name": "Law", "settings": settings})
+        return str(domain["id"])
 
     async def conversation(self, domain: str | None = None, **fields: Any) -> str:
         body = {"domainId": domain or await self.domain(), **fields}
@@ -172,19 +172,19 @@ class Rig:
     async def upload(self, domain: str, name: str, content: bytes) -> Json:
         """Upload a file and return its document once it is indexed or failed."""
         path = f"/api/domains/{domain}/documents"
-        made = await self.ok("POST", path, files={"file": (name, content)})
-        return await self.settled(domain, made["items"][0]["id"])
+        upload = await self.ok("POST", path, files={"file": (name, content)})
+        return await self.settled(domain, upload["items"][0]["id"])
 
     async def settled(self, domain: str, document: str) -> Json:
         """Return a document once it is indexed or failed."""
         await self._wait_until(lambda conn: (row := documents.get(conn, DocumentId(document))) is None or _is_done(row))
         path = f"/api/domains/{domain}/documents/{document}"
-        return await self._until(path, lambda shown: shown["status"] in ("indexed", "failed"))
+        return await self._until(path, lambda document: document["status"] in ("indexed", "failed"))
 
     async def taken_up(self, domain: str) -> None:
         """Wait until a domain has documents and all of them are finished."""
         await self._wait_until(lambda conn: bool(rows := documents.list_of(conn, domain)) and all(map(_is_done, rows)))
-        await self._until(f"/api/domains/{domain}/documents", lambda listed: _all_settled(listed["items"]))
+        await self._until(f"/api/domains/{domain}/documents", lambda page: _all_settled(page["items"]))
 
     async def _wait_until(self, met: Callable[[Any], bool]) -> None:
         """Wait until a condition is met, a function of a database connection.
@@ -206,11 +206,11 @@ class Rig:
         """Return the state of a domain's collection when it is not being rebuilt."""
         return await self._until(f"/api/domains/{domain}/reindex", lambda state: state["state"] != "rebuilding")
 
-    async def _until(self, path: str, wanted: Callable[[Json], bool]) -> Json:
+    async def _until(self, path: str, condition: Callable[[Json], bool]) -> Json:
         with anyio.fail_after(WAIT_SECONDS):
             for checks in count():
                 answer: Json = await self.ok("GET", path)
-                if wanted(answer):
+                if condition(answer):
                     return answer
                 await pause(checks)
         raise AssertionError("unreachable")

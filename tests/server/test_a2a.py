@@ -75,15 +75,15 @@ class Agent(Rig):
         assert error["message"]
         return error["code"], detail["metadata"].get("code") or detail["reason"]
 
-    async def streamed(self, method: str, params: Any) -> list[Json]:
+    async def stream(self, method: str, params: Any) -> list[Json]:
         """Send a request and return the results of its stream."""
         body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
             answer = await http.post(self.url, json=body, headers=bearer(self.ann))
         assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
-        found = [orjson.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
-        assert all(each["id"] == 7 for each in found)
-        return [each["result"] for each in found]
+        messages = [orjson.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+        assert all(message["id"] == 7 for message in messages)
+        return [message["result"] for message in messages]
 
 
 @asynccontextmanager
@@ -96,20 +96,20 @@ async def agent(folder: Path, *steps: Scripted, limit: int = 60, **settings: Any
         yield rig
 
 
-def message(text: str, **more: Any) -> Json:
-    return {"message": {"messageId": uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}], **more}}
+def message(text: str, **fields: Any) -> Json:
+    return {"message": {"messageId": uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}], **fields}}
 
 
-def old_message(text: str, **more: Any) -> Json:
+def old_message(text: str, **fields: Any) -> Json:
     parts = [{"kind": "text", "text": text}]
-    return {"message": {"kind": "message", "messageId": uuid4().hex, "role": "user", "parts": parts, **more}}
+    return {"message": {"kind": "message", "messageId": uuid4().hex, "role": "user", "parts": parts, **fields}}
 
 
-def sdk_message(text: str, **more: Any) -> Any:
+def sdk_message(text: str, **fields: Any) -> Any:
     types = import_module("a2a.types")
     part = types.Part(text=text)
-    sent = types.Message(message_id=uuid4().hex, role=types.Role.ROLE_USER, parts=[part], **more)
-    return types.SendMessageRequest(message=sent)
+    message = types.Message(message_id=uuid4().hex, role=types.Role.ROLE_USER, parts=[part], **fields)
+    return types.SendMessageRequest(message=message)
 
 
 def fold(updates: list[Json]) -> tuple[str, list[str], Json]:
@@ -119,8 +119,8 @@ def fold(updates: list[Json]) -> tuple[str, list[str], Json]:
     for update in updates[1:]:
         if "artifactUpdate" in update:
             piece = update["artifactUpdate"]
-            said = "".join(part["text"] for part in piece["artifact"]["parts"])
-            text = text + said if piece["append"] else said
+            piece_text = "".join(part["text"] for part in piece["artifact"]["parts"])
+            text = text + piece_text if piece["append"] else piece_text
             metadata = piece["artifact"].get("metadata", metadata)
         else:
             states.append(update["statusUpdate"]["status"]["state"])
@@ -139,9 +139,9 @@ async def test_the_linter_accepts_the_card_the_answer_and_the_stream(tmp_path: P
         domain = await rig.domain(starters=["How much does the pump hold?"])
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
         url = f"http://{address}/a2a/{domain}"
-        found, report = await anyio.to_thread.run_sync(lambda: asyncio.run(lint.lint(url, True, 60)))
-        assert lint.summarize(found) == {"errors": 0, "warnings": 0, "grade": "A"}
-        assert [each["field"] for each in found] == ["url"], "it is on plain http here"
+        findings, report = await anyio.to_thread.run_sync(lambda: asyncio.run(lint.lint(url, True, 60)))
+        assert lint.summarize(findings) == {"errors": 0, "warnings": 0, "grade": "A"}
+        assert [finding["field"] for finding in findings] == ["url"], "it is on plain http here"
         assert report["streamEvents"] > 3
         assert report["liveRoundTripMs"] > 0
 
@@ -155,8 +155,8 @@ async def test_the_stock_client_streams_an_answer_with_citations_and_gets_its_ta
                     task = update.task
                 case "artifact_update":
                     piece = update.artifact_update
-                    said = "".join(part.text for part in piece.artifact.parts)
-                    text = text + said if piece.append else said
+                    piece_text = "".join(part.text for part in piece.artifact.parts)
+                    text = text + piece_text if piece.append else piece_text
                     metadata = piece.artifact.metadata if piece.last_chunk else metadata
                 case "status_update":
                     states.append(update.status_update.status.state)
@@ -167,40 +167,40 @@ async def test_the_stock_client_streams_an_answer_with_citations_and_gets_its_ta
         assert metadata is not None
         (citation,) = metadata["citations"]
         assert (citation["documentName"], citation["citedText"]) == ("pump.md", "The pump holds twelve bar.")
-        got = await client.get_task(types.GetTaskRequest(id=task.id))
-        assert got.artifacts[0].parts[0].text == text
-        assert got.history[0].parts[0].text == "How much does the pump hold?"
+        stored_task = await client.get_task(types.GetTaskRequest(id=task.id))
+        assert stored_task.artifacts[0].parts[0].text == text
+        assert stored_task.history[0].parts[0].text == "How much does the pump hold?"
         async for update in client.send_message(sdk_message("What is bar?", context_id=task.context_id)):
-            last = update
-        assert last.status_update.context_id == task.context_id
-        listed = await client.list_tasks(types.ListTasksRequest(context_id=task.context_id))
-        assert (listed.total_size, [each.id for each in listed.tasks][-1]) == (2, task.id)
-        assert not listed.tasks[0].artifacts
+            last_update = update
+        assert last_update.status_update.context_id == task.context_id
+        task_list = await client.list_tasks(types.ListTasksRequest(context_id=task.context_id))
+        assert (task_list.total_size, [item.id for item in task_list.tasks][-1]) == (2, task.id)
+        assert not task_list.tasks[0].artifacts
         async with rig.client(streaming=False) as polling:
-            with pytest.raises(Exception, match="has already ended") as ended:
+            with pytest.raises(Exception, match="has already ended") as exc_info:
                 await polling.cancel_task(types.CancelTaskRequest(id=task.id))
-        assert type(ended.value).__name__ == "TaskNotCancelableError"
+        assert type(exc_info.value).__name__ == "TaskNotCancelableError"
 
 
 async def test_both_versions_show_the_same_task_in_their_own_words(tmp_path: Path) -> None:
     async with agent(tmp_path, *FOUND) as rig:
-        sent = (await rig.result("SendMessage", message("How much?")))["task"]
-        assert sent["status"]["state"] == "TASK_STATE_COMPLETED"
-        assert sent["artifacts"][0]["parts"] == [{"text": "It holds twelve bar."}]
-        old = await rig.result("tasks/get", {"id": sent["id"], "historyLength": 0})
+        task = (await rig.result("SendMessage", message("How much?")))["task"]
+        assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert task["artifacts"][0]["parts"] == [{"text": "It holds twelve bar."}]
+        old = await rig.result("tasks/get", {"id": task["id"], "historyLength": 0})
         assert (old["kind"], old["status"]["state"]) == ("task", "completed")
         assert old["artifacts"][0]["parts"] == [{"kind": "text", "text": "It holds twelve bar."}]
         assert "history" not in old
-        new = await rig.result("GetTask", {"id": sent["id"]})
-        assert new == sent
-        cited = new["artifacts"][0]["metadata"]["citations"][0]
-        passage = await rig.http.get(cited["uri"].replace(f"http://{rig.address}", ""))
+        new = await rig.result("GetTask", {"id": task["id"]})
+        assert new == task
+        citation = new["artifacts"][0]["metadata"]["citations"][0]
+        passage = await rig.http.get(citation["uri"].replace(f"http://{rig.address}", ""))
         assert "twelve bar" in passage.text
 
 
 async def test_a_retracted_steps_text_is_replaced(tmp_path: Path) -> None:
     async with agent(tmp_path, Broken(say("First words here and on"), 4), say("Other words.")) as rig:
-        updates = await rig.streamed("SendStreamingMessage", message("Hi"))
+        updates = await rig.stream("SendStreamingMessage", message("Hi"))
         text, states, _ = fold(updates)
         assert text == "Other words."
         assert states == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
@@ -208,7 +208,7 @@ async def test_a_retracted_steps_text_is_replaced(tmp_path: Path) -> None:
 
 async def test_a_task_that_needs_approval_is_input_required_until_a_message_approves_it(tmp_path: Path) -> None:
     async with agent(tmp_path, REMEMBER, say("Done."), toolPolicy={"promptx_remember": "ask"}) as rig:
-        updates = await rig.streamed("message/stream", old_message("Remember."))
+        updates = await rig.stream("message/stream", old_message("Remember."))
         assert (updates[-1]["kind"], updates[-1]["final"]) == ("status-update", True)
         assert updates[-1]["status"]["state"] == "input-required"
         text, data = updates[-1]["status"]["message"]["parts"]
@@ -216,35 +216,35 @@ async def test_a_task_that_needs_approval_is_input_required_until_a_message_appr
         assert data["data"]["toolName"] == "promptx_remember"
         task = updates[0]["id"]
         assert (await rig.result("tasks/get", {"id": task}))["status"]["state"] == "input-required"
-        listed = await rig.result("ListTasks", {"status": "TASK_STATE_INPUT_REQUIRED"})
-        assert [each["id"] for each in listed["tasks"]] == [task]
+        task_list = await rig.result("ListTasks", {"status": "TASK_STATE_INPUT_REQUIRED"})
+        assert [item["id"] for item in task_list["tasks"]] == [task]
         assert await rig.refused_rpc("SendMessage", message("perhaps", taskId=task)) == (-32602, "VALIDATION_ERROR")
-        other = message("yes", taskId=task, contextId="another")
-        assert await rig.refused_rpc("SendMessage", other) == (-32602, "VALIDATION_ERROR")
-        done = (await rig.result("SendMessage", message("Yes.", taskId=task)))["task"]
-        assert (done["id"], done["status"]["state"]) == (task, "TASK_STATE_COMPLETED")
-        assert done["artifacts"][0]["parts"][0]["text"] == "Done."
-        ended = (-32004, "UNSUPPORTED_OPERATION")
-        assert await rig.refused_rpc("SendMessage", message("yes", taskId=task)) == ended
-        assert await rig.refused_rpc("SubscribeToTask", {"id": task}) == ended
+        misplaced = message("yes", taskId=task, contextId="another")
+        assert await rig.refused_rpc("SendMessage", misplaced) == (-32602, "VALIDATION_ERROR")
+        finished = (await rig.result("SendMessage", message("Yes.", taskId=task)))["task"]
+        assert (finished["id"], finished["status"]["state"]) == (task, "TASK_STATE_COMPLETED")
+        assert finished["artifacts"][0]["parts"][0]["text"] == "Done."
+        refusal = (-32004, "UNSUPPORTED_OPERATION")
+        assert await rig.refused_rpc("SendMessage", message("yes", taskId=task)) == refusal
+        assert await rig.refused_rpc("SubscribeToTask", {"id": task}) == refusal
 
 
 async def test_a_question_is_answered_by_text_and_a_call_is_declined_by_data(tmp_path: Path) -> None:
-    ask = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
-    steps = (ask, say("Tea it is."), REMEMBER, say("Not kept."))
+    question = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
+    steps = (question, say("Tea it is."), REMEMBER, say("Not kept."))
     async with agent(tmp_path, *steps, askUser=True, toolPolicy={"promptx_remember": "ask"}) as rig:
-        asked = (await rig.result("SendMessage", message("What?")))["task"]
-        assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-        answered = await rig.streamed("SendStreamingMessage", message("Tea", taskId=asked["id"]))
-        assert fold(answered)[:2] == ("Tea it is.", ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"])
-        asked = (await rig.result("SendMessage", message("Remember.", contextId=asked["contextId"])))["task"]
-        wait = asked["status"]["message"]["parts"][1]["data"]["waitId"]
+        task = (await rig.result("SendMessage", message("What?")))["task"]
+        assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        pieces = await rig.stream("SendStreamingMessage", message("Tea", taskId=task["id"]))
+        assert fold(pieces)[:2] == ("Tea it is.", ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"])
+        task = (await rig.result("SendMessage", message("Remember.", contextId=task["contextId"])))["task"]
+        wait = task["status"]["message"]["parts"][1]["data"]["waitId"]
         for part in ({"action": "maybe"}, {"action": "accept", "waitId": "w"}, {"action": "accept", "content": 5}):
-            wrong = message("", taskId=asked["id"], parts=[{"data": part}])
-            assert await rig.refused_rpc("SendMessage", wrong) == (-32602, "VALIDATION_ERROR")
-        no = [{"data": {"waitId": wait, "action": "decline", "content": {"reason": "later"}}}]
-        done = (await rig.result("SendMessage", message("", taskId=asked["id"], parts=no)))["task"]
-        assert done["artifacts"][0]["parts"][0]["text"] == "Not kept."
+            invalid = message("", taskId=task["id"], parts=[{"data": part}])
+            assert await rig.refused_rpc("SendMessage", invalid) == (-32602, "VALIDATION_ERROR")
+        decline = [{"data": {"waitId": wait, "action": "decline", "content": {"reason": "later"}}}]
+        finished = (await rig.result("SendMessage", message("", taskId=task["id"], parts=decline)))["task"]
+        assert finished["artifacts"][0]["parts"][0]["text"] == "Not kept."
 
 
 async def test_a_running_task_is_followed_from_its_state_and_canceled(tmp_path: Path) -> None:
@@ -253,74 +253,74 @@ async def test_a_running_task_is_followed_from_its_state_and_canceled(tmp_path: 
         params = {**message("Hi"), "configuration": {"returnImmediately": True}}
         task = (await rig.result("SendMessage", params))["task"]
         assert task["status"]["state"] in ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING")
-        again = (await rig.result("SendMessage", params))["task"]
-        assert again["id"] == task["id"], "a repeated message starts no second task"
+        repeated = (await rig.result("SendMessage", params))["task"]
+        assert repeated["id"] == task["id"], "a repeated message starts no second task"
         await stalled.reached.wait()
         busy = await rig.refused_rpc("SendMessage", message("Hi", contextId=task["contextId"]))
         assert busy == (-32000, "TURN_IN_PROGRESS")
         assert (await rig.refused_rpc("SendMessage", message("Hi", taskId=task["id"])))[0] == -32004
-        followed: list[list[Json]] = []
+        followed_streams: list[list[Json]] = []
 
         async def follow() -> None:
-            followed.append(await rig.streamed("SubscribeToTask", {"id": task["id"]}))
+            followed_streams.append(await rig.stream("SubscribeToTask", {"id": task["id"]}))
 
         async with anyio.create_task_group() as group:
             group.start_soon(follow)
             canceled = await rig.result("CancelTask", {"id": task["id"]})
         assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
-        assert followed[0][0]["task"]["id"] == task["id"]
-        assert followed[0][-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
+        assert followed_streams[0][0]["task"]["id"] == task["id"]
+        assert followed_streams[0][-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
         assert await rig.refused_rpc("tasks/cancel", {"id": task["id"]}) == (-32002, "TASK_NOT_CANCELABLE")
         await rig.result("SendMessage", message("Again", contextId=task["contextId"]))
 
 
 async def test_a_waiting_task_is_read_from_the_store_by_the_next_server(tmp_path: Path) -> None:
     async with agent(tmp_path, REMEMBER, toolPolicy={"promptx_remember": "ask"}) as rig:
-        sent = (await rig.result("SendMessage", message("Remember.", contextId="my context")))["task"]
-        assert sent["contextId"] == "my context"
+        task = (await rig.result("SendMessage", message("Remember.", contextId="my context")))["task"]
+        assert task["contextId"] == "my context"
         pumps, ann = rig.pumps, rig.ann
     async with Agent(tmp_path, say("Done.")) as rig, serving(rig.application.app) as address:
         rig.address, rig.pumps, rig.ann = address, pumps, ann
         rig.http.headers.update(bearer(ann))
-        assert (await rig.result("GetTask", {"id": sent["id"]}))["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-        followed: list[list[Json]] = []
+        assert (await rig.result("GetTask", {"id": task["id"]}))["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        followed_streams: list[list[Json]] = []
 
         async def follow() -> None:
-            followed.append(await rig.streamed("tasks/resubscribe", {"id": sent["id"]}))
+            followed_streams.append(await rig.stream("tasks/resubscribe", {"id": task["id"]}))
 
         async with anyio.create_task_group() as group:
             group.start_soon(follow)
             wait = await open_wait(rig)
             await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept"})
-        assert followed[0][0]["status"]["state"] in ("input-required", "working")
-        assert (followed[0][-1]["status"]["state"], followed[0][-1]["final"]) == ("completed", True)
+        assert followed_streams[0][0]["status"]["state"] in ("input-required", "working")
+        assert (followed_streams[0][-1]["status"]["state"], followed_streams[0][-1]["final"]) == ("completed", True)
 
 
 async def test_a_failed_answer_is_a_failed_task_with_its_reason(tmp_path: Path) -> None:
     async with agent(tmp_path, ModelError("the request is refused", http_status=400)) as rig:
-        failed = (await rig.result("SendMessage", message("Hi")))["task"]
-        assert failed["status"]["state"] == "TASK_STATE_FAILED"
-        (part,) = failed["status"]["message"]["parts"]
+        failed_task = (await rig.result("SendMessage", message("Hi")))["task"]
+        assert failed_task["status"]["state"] == "TASK_STATE_FAILED"
+        (part,) = failed_task["status"]["message"]["parts"]
         assert part["metadata"]["code"] == "LLM_SERVICE_ERROR"
-        assert "artifacts" not in failed
-        (listed,) = (await rig.result("ListTasks", {"pageSize": 1}))["tasks"]
-        assert listed["id"] == failed["id"]
+        assert "artifacts" not in failed_task
+        (newest_task,) = (await rig.result("ListTasks", {"pageSize": 1}))["tasks"]
+        assert newest_task["id"] == failed_task["id"]
 
 
 async def test_bad_requests_get_the_errors_of_the_protocol(tmp_path: Path) -> None:
     async with agent(tmp_path) as rig:
-        refused = rig.refused_rpc
-        assert await refused("NoMethod", {}) == (-32601, "METHOD_NOT_FOUND")
-        assert await refused("GetTask", {"id": "turn_none"}) == (-32001, "TURN_NOT_FOUND")
-        assert await refused("GetTask", []) == (-32602, "INVALID_PARAMS")
-        assert await refused("GetTask", {}) == (-32602, "VALIDATION_ERROR")
-        assert await refused("GetExtendedAgentCard", {}) == (-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")
-        assert (await refused("CreateTaskPushNotificationConfig", {}))[0] == -32003
-        assert (await refused("tasks/pushNotificationConfig/set", {}))[0] == -32003
+        refused_rpc = rig.refused_rpc
+        assert await refused_rpc("NoMethod", {}) == (-32601, "METHOD_NOT_FOUND")
+        assert await refused_rpc("GetTask", {"id": "turn_none"}) == (-32001, "TURN_NOT_FOUND")
+        assert await refused_rpc("GetTask", []) == (-32602, "INVALID_PARAMS")
+        assert await refused_rpc("GetTask", {}) == (-32602, "VALIDATION_ERROR")
+        assert await refused_rpc("GetExtendedAgentCard", {}) == (-32007, "EXTENDED_AGENT_CARD_NOT_CONFIGURED")
+        assert (await refused_rpc("CreateTaskPushNotificationConfig", {}))[0] == -32003
+        assert (await refused_rpc("tasks/pushNotificationConfig/set", {}))[0] == -32003
         pushed = {**message("Hi"), "configuration": {"taskPushNotificationConfig": {"url": "https://a.example"}}}
-        assert (await refused("SendMessage", pushed))[0] == -32003
+        assert (await refused_rpc("SendMessage", pushed))[0] == -32003
         picture = {**message("Hi"), "configuration": {"acceptedOutputModes": ["image/png"]}}
-        assert await refused("SendMessage", picture) == (-32005, "CONTENT_TYPE_NOT_SUPPORTED")
+        assert await refused_rpc("SendMessage", picture) == (-32005, "CONTENT_TYPE_NOT_SUPPORTED")
         for parts, code in (
             ([{"data": {"a": 1}}], -32005),
             ([{"raw": "aGk=", "mediaType": "application/pdf"}], -32005),
@@ -329,17 +329,17 @@ async def test_bad_requests_get_the_errors_of_the_protocol(tmp_path: Path) -> No
             ([], -32602),
             ([{"text": ""}], -32602),
         ):
-            assert (await refused("SendMessage", message("", parts=parts)))[0] == code, parts
-        assert (await refused("SendMessage", message("Hi", role="ROLE_AGENT")))[0] == -32602
-        listed = await rig.http.get("/api/conversations", headers=bearer(rig.ann))
-        assert listed.json()["items"] == [], "a refused message leaves no conversation"
-        assert (await refused("SendMessage", message("Hi", taskId="turn_none")))[0] == -32001
-        assert (await refused("SendMessage", message("Hi", contextId="conv_none")))[0] == -32602
-        assert (await refused("ListTasks", {"status": "TASK_STATE_ODD"}))[0] == -32602
-        assert (await refused("ListTasks", {"pageSize": 101}))[0] == -32602
+            assert (await refused_rpc("SendMessage", message("", parts=parts)))[0] == code, parts
+        assert (await refused_rpc("SendMessage", message("Hi", role="ROLE_AGENT")))[0] == -32602
+        conversations = await rig.http.get("/api/conversations", headers=bearer(rig.ann))
+        assert conversations.json()["items"] == [], "a refused message leaves no conversation"
+        assert (await refused_rpc("SendMessage", message("Hi", taskId="turn_none")))[0] == -32001
+        assert (await refused_rpc("SendMessage", message("Hi", contextId="conv_none")))[0] == -32602
+        assert (await refused_rpc("ListTasks", {"status": "TASK_STATE_ODD"}))[0] == -32602
+        assert (await refused_rpc("ListTasks", {"pageSize": 101}))[0] == -32602
         assert (await rig.result("ListTasks", {"contextId": "not begun"}))["tasks"] == []
         version = {"a2a-version": "2.0"}
-        assert await refused("ListTasks", {}, **version) == (-32009, "VERSION_NOT_SUPPORTED")
+        assert await refused_rpc("ListTasks", {}, **version) == (-32009, "VERSION_NOT_SUPPORTED")
         for body, code in (
             ("{", -32700),
             ("[]", -32600),
@@ -353,16 +353,16 @@ async def test_bad_requests_get_the_errors_of_the_protocol(tmp_path: Path) -> No
 async def test_the_endpoint_has_the_same_rights_limits_and_audit(tmp_path: Path) -> None:
     async with agent(tmp_path, say("Hello."), limit=3) as rig:
         task = (await rig.result("SendMessage", message("Hi")))["task"]
-        bob, theirs = await make_key(rig, "bob", "member", rig.pumps), {"id": task["id"]}
+        bob, own_id = await make_key(rig, "bob", "member", rig.pumps), {"id": task["id"]}
         for method, params in (
-            ("GetTask", theirs),
-            ("CancelTask", theirs),
+            ("GetTask", own_id),
+            ("CancelTask", own_id),
             ("SendMessage", message("yes", taskId=task["id"])),
         ):
             assert await rig.refused_rpc(method, params, bob) == (-32001, "TURN_NOT_FOUND")
         assert (await rig.rpc("ListTasks", {}, bob))["result"]["totalSize"] == 0
         audit = await rig.ok("GET", "/api/audit?actor=bob")
-        assert {each["action"] for each in audit["items"]} == {"A2A get", "A2A cancel", "A2A send"}
+        assert {item["action"] for item in audit["items"]} == {"A2A get", "A2A cancel", "A2A send"}
         eve = await make_key(rig, "eve", "member", await rig.domain())
         async with httpx2.AsyncClient(trust_env=False) as http:
             for key, status in ((rig.ann, 200), (eve, 404), ("arag_wrong", 401)):

@@ -30,8 +30,8 @@ async def test_an_apps_page_has_no_origin_and_no_network(tmp_path: Path) -> None
     async with Rig(tmp_path, calls, say("There it is."), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"charts": ENTRY}, toolPolicy={"charts__*": "allow"})
         events = await rig.say(await rig.conversation(domain), "Show the sales")
-        chart, plain = (event for event in events if event["type"] == "tool_call")
-        pages = [f"/api/turns/{each['turnId']}/tool-calls/{each['toolCallId']}/app" for each in (chart, plain)]
+        chart, plain_call = (event for event in events if event["type"] == "tool_call")
+        pages = [f"/api/turns/{call['turnId']}/tool-calls/{call['toolCallId']}/app" for call in (chart, plain_call)]
         assert (await rig.refused("GET", pages[0]))[:2] == (403, "MCP_APP_NOT_ALLOWED")
         assert "apps" not in await rig.ok("GET", f"/api/domains/{domain}")
 
@@ -42,13 +42,13 @@ async def test_an_apps_page_has_no_origin_and_no_network(tmp_path: Path) -> None
         policy = page.headers["content-security-policy"].split("; ")
         assert {"sandbox allow-scripts allow-forms", "default-src 'none'", "connect-src 'none'"} <= set(policy)
         assert "frame-ancestors 'self'" in policy
-        assert not any("http" in each or "allow-same-origin" in each for each in policy)
+        assert not any("http" in name or "allow-same-origin" in name for name in policy)
         assert (await rig.refused("GET", pages[1]))[:2] == (404, "MCP_APP_NOT_FOUND")
         assert (await rig.refused("GET", pages[0].replace(chart["toolCallId"], "toolu_1")))[0] == 404
 
 
 @asynccontextmanager
-async def opened(folder: Path, policy: dict[str, str], **settings: Any) -> AsyncGenerator[tuple[Rig, str, str]]:
+async def open_chart(folder: Path, policy: dict[str, str], **settings: Any) -> AsyncGenerator[tuple[Rig, str, str]]:
     """Yield a rig whose conversation has a chart, the domain, and the path of the chart's app."""
     steps = (Step((Use("charts__chart", {"title": "Sales"}),)), say("There it is."))
     async with Rig(folder, *steps, any_command=True) as rig:
@@ -62,26 +62,26 @@ async def opened(folder: Path, policy: dict[str, str], **settings: Any) -> Async
 
 async def calls_of(rig: Rig, domain: str) -> list[tuple[str, str]]:
     items = (await rig.ok("GET", f"/api/domains/{domain}/tool-calls"))["items"]
-    return [(each["toolName"], each["status"]) for each in items if "appOf" in each]
+    return [(item["toolName"], item["status"]) for item in items if "appOf" in item]
 
 
 async def test_an_app_calls_tools_that_its_server_offers_to_apps(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"charts__refresh": "allow"}) as (rig, domain, app):
+    async with open_chart(tmp_path, {"charts__refresh": "allow"}) as (rig, domain, app):
         answer = await rig.ok("POST", f"{app}/tools", {"name": "refresh", "arguments": {"title": "Rest"}})
         assert answer["result"]["content"] == [{"type": "text", "text": "Chart of Rest"}]
         assert answer["result"]["structuredContent"] == {"points": [1, 2]}
         assert answer["result"]["_meta"]["unit"] == "EUR"
         for name in ("report", "promptx_recall", "charts__refresh", "search_documents", "x" * 200):
             assert (await rig.refused("POST", f"{app}/tools", {"name": name}))[:2] == (404, "MCP_APP_TOOL_UNAVAILABLE")
-        unfit = await rig.ok("POST", f"{app}/tools", {"name": "refresh", "arguments": {"title": {"a": 1}}})
-        assert "do not fit" in unfit["result"]["content"][0]["text"]
-        read = await rig.ok("POST", f"{app}/resources", {"uri": "data://points"})
-        assert read == {"contents": [{"uri": "data://points", "mimeType": "text/csv", "text": "a,b"}]}
+        refusal = await rig.ok("POST", f"{app}/tools", {"name": "refresh", "arguments": {"title": {"a": 1}}})
+        assert "do not fit" in refusal["result"]["content"][0]["text"]
+        resource = await rig.ok("POST", f"{app}/resources", {"uri": "data://points"})
+        assert resource == {"contents": [{"uri": "data://points", "mimeType": "text/csv", "text": "a,b"}]}
         assert await calls_of(rig, domain) == [("resources/read", "ok"), ("charts__refresh", "ok")]
         conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
-        shown = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
-        assert [each["toolName"] for each in shown] == ["charts__chart"]
-        of_app = f"/api/conversations/{conversation}/tool-calls?appOf={shown[0]['toolCallId']}"
+        calls = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
+        assert [call["toolName"] for call in calls] == ["charts__chart"]
+        of_app = f"/api/conversations/{conversation}/tool-calls?appOf={calls[0]['toolCallId']}"
         assert (await rig.ok("GET", of_app))["items"][0]["arguments"] == {"title": "Rest"}
 
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpApps": []}})
@@ -90,7 +90,7 @@ async def test_an_app_calls_tools_that_its_server_offers_to_apps(tmp_path: Path)
 
 
 async def test_a_person_decides_on_a_call_of_an_app(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"charts__*": "allow"}) as (rig, domain, app):
+    async with open_chart(tmp_path, {"charts__*": "allow"}) as (rig, domain, app):
         call = {"name": "refresh", "arguments": {"title": "Rest"}}
         question = (await rig.ok("POST", f"{app}/tools", call))["question"]
         assert question["message"] == "The app of 'charts__chart' wants to call 'refresh' of the server 'charts'."
@@ -102,38 +102,38 @@ async def test_a_person_decides_on_a_call_of_an_app(tmp_path: Path) -> None:
             approval = {"action": action, "content": content}
             return (await rig.ok("POST", f"{app}/tools", {**call, "approval": approval}))["result"]
 
-        declined = await answer("decline", reason="Not now")
-        assert declined["isError"]
-        assert "declined: Not now" in declined["content"][0]["text"]
-        changed = await answer("accept", arguments={"title": "Less"}, scope="conversation")
-        assert changed["content"][0]["text"] == "Chart of Less"
+        refusal = await answer("decline", reason="Not now")
+        assert refusal["isError"]
+        assert "declined: Not now" in refusal["content"][0]["text"]
+        result = await answer("accept", arguments={"title": "Less"}, scope="conversation")
+        assert result["content"][0]["text"] == "Chart of Less"
         assert "question" in await rig.ok("POST", f"{app}/tools", call)  # it may have effects, and a result was read
         wrong = {**call, "approval": {"action": "accept", "content": {"arguments": {"title": 1}}}}
         assert (await rig.refused("POST", f"{app}/tools", wrong))[:2] == (422, "VALIDATION_ERROR")
         assert (await answer("accept", scope="domain"))["content"][0]["text"] == "Chart of Rest"
         assert "result" in await rig.ok("POST", f"{app}/tools", call)
-        states = [each["state"] for each in (await rig.ok("GET", "/api/waits"))["items"]]
+        states = [item["state"] for item in (await rig.ok("GET", "/api/waits"))["items"]]
         assert states == ["accepted", "accepted", "declined"]
         audit = (await rig.ok("GET", "/api/audit"))["items"]
-        assert sum(each["action"] == "wait.accept" and "appOf" in each["details"] for each in audit) == 2
+        assert sum(entry["action"] == "wait.accept" and "appOf" in entry["details"] for entry in audit) == 2
 
 
 async def test_denied_and_secret_calls_of_an_app_do_not_run_and_are_audited(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"charts__refresh": "deny", "charts__plain": "allow"}) as (rig, domain, app):
+    async with open_chart(tmp_path, {"charts__refresh": "deny", "charts__plain": "allow"}) as (rig, domain, app):
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/TOKEN", {"value": "Sales-secret-1234"})
-        denied = (await rig.ok("POST", f"{app}/tools", {"name": "refresh"}))["result"]
-        assert denied["isError"]
-        assert "toolPolicy" in denied["content"][0]["text"]
+        refusal = (await rig.ok("POST", f"{app}/tools", {"name": "refresh"}))["result"]
+        assert refusal["isError"]
+        assert "toolPolicy" in refusal["content"][0]["text"]
         secret = {"name": "plain", "arguments": {"title": "Sales-secret-1234"}}
         assert "secret of this domain" in (await rig.ok("POST", f"{app}/tools", secret))["result"]["content"][0]["text"]
         audit = (await rig.ok("GET", "/api/audit"))["items"]
-        because = [each["details"]["because"] for each in audit if each["outcome"] == "denied"]
+        because = [entry["details"]["because"] for entry in audit if entry["outcome"] == "denied"]
         assert because == ["secret", "toolPolicy"]
         assert await calls_of(rig, domain) == []
 
 
 async def test_an_app_is_rate_limited_and_its_answers_are_bounded(tmp_path: Path) -> None:
-    async with opened(tmp_path, {"charts__big": "allow"}) as (rig, domain, app):
+    async with open_chart(tmp_path, {"charts__big": "allow"}) as (rig, domain, app):
         big = (await rig.ok("POST", f"{app}/tools", {"name": "big"}))["result"]
         assert big["isError"]
         assert "longer than" in big["content"][0]["text"]
@@ -146,13 +146,13 @@ async def test_an_app_is_rate_limited_and_its_answers_are_bounded(tmp_path: Path
 
 async def test_a_running_call_of_an_app_ends_with_its_request_and_its_conversation(tmp_path: Path) -> None:
     policy = {"charts__slow": "allow", "charts__cancelled": "allow"}
-    async with opened(tmp_path, policy) as (rig, domain, app):
+    async with open_chart(tmp_path, policy) as (rig, domain, app):
         conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
         with anyio.move_on_after(0.5):  # the page was closed
             await rig.http.post(f"{app}/tools", json={"name": "slow"})
         assert await calls_of(rig, domain) == [("charts__slow", "interrupted")]
-        told = (await rig.ok("POST", f"{app}/tools", {"name": "cancelled"}))["result"]
-        assert told["content"][0]["text"] == "1"
+        output = (await rig.ok("POST", f"{app}/tools", {"name": "cancelled"}))["result"]
+        assert output["content"][0]["text"] == "1"
         async with anyio.create_task_group() as group:
             ends: list[int] = []
 
@@ -167,15 +167,15 @@ async def test_a_running_call_of_an_app_ends_with_its_request_and_its_conversati
 
 
 async def test_calls_of_a_killed_server_are_ended_at_its_next_start(tmp_path: Path) -> None:
-    async with opened(tmp_path, {}) as (rig, domain, app):
+    async with open_chart(tmp_path, {}) as (rig, domain, app):
         turn, call = TurnId(app.split("/")[3]), app.split("/")[5]
         database = rig.application.database
 
         def leave(conn: Connection) -> None:
             parent = tool_calls.get(conn, turn, call)
             assert parent is not None
-            left = parent.replace(tool_call_id="call_1", app_of=call, status=ToolStatus.RUNNING, result=None)
-            tool_calls.start_of_app(conn, left)
+            call_left = parent.replace(tool_call_id="call_1", app_of=call, status=ToolStatus.RUNNING, result=None)
+            tool_calls.start_of_app(conn, call_left)
 
         await database.write(leave)
         assert await calls_of(rig, domain) == [("charts__chart", "running")]
@@ -201,13 +201,13 @@ def test_an_answer_without_a_page_gives_the_reason(content: Any, problem: str) -
 
 def test_a_page_is_read_as_text_or_as_a_blob() -> None:
     blob = base64.b64encode("<p>é".encode()).decode()
-    spaced = {"uri": URI, "mimeType": "text/html; profile=mcp-app"}
-    assert read_app_page(URI, {"contents": [{**spaced, "text": "<p>é"}]}) == "<p>é"
-    assert read_app_page(URI, {"contents": [{**spaced, "blob": blob}]}) == "<p>é"
+    content = {"uri": URI, "mimeType": "text/html; profile=mcp-app"}
+    assert read_app_page(URI, {"contents": [{**content, "text": "<p>é"}]}) == "<p>é"
+    assert read_app_page(URI, {"contents": [{**content, "blob": blob}]}) == "<p>é"
 
 
 @pytest.mark.parametrize(
-    ("meta", "read"),
+    ("meta", "expected"),
     [
         ({"ui": {"resourceUri": URI}}, {"resourceUri": URI}),
         ({"ui/resourceUri": URI}, {"resourceUri": URI}),
@@ -218,5 +218,5 @@ def test_a_page_is_read_as_text_or_as_a_blob() -> None:
         (None, {}),
     ],
 )
-def test_the_metadata_of_a_tool_is_read_with_bounds(meta: Any, read: Any) -> None:
-    assert read_app_meta({"name": "chart", "_meta": meta}) == read
+def test_the_metadata_of_a_tool_is_read_with_bounds(meta: Any, expected: Any) -> None:
+    assert read_app_meta({"name": "chart", "_meta": meta}) == expected

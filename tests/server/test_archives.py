@@ -57,7 +57,7 @@ async def plant(rig: Rig, conversation: str, count: int) -> None:
 SUMMARY = '{"facts": ["A summary."]}'
 
 
-async def everything(rig: Rig, conversation: str) -> tuple[list[dict[str, Any]], list[bool]]:
+async def read_pages(rig: Rig, conversation: str) -> tuple[list[dict[str, Any]], list[bool]]:
     """Read a conversation's messages page by page, oldest first, each with whether it is compacted."""
     path, before = f"/api/conversations/{conversation}/messages", dict[str, str]()
     items: list[dict[str, Any]] = []
@@ -76,16 +76,16 @@ async def test_a_conversation_of_200_messages_reads_the_same_after_two_compactio
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
         await plant(rig, conversation, 90)
-        first, _ = await everything(rig, conversation)
+        first, _ = await read_pages(rig, conversation)
         await rig.ok("POST", f"{path}/compact")
-        assert await everything(rig, conversation) == (first, [True] * 180)
+        assert await read_pages(rig, conversation) == (first, [True] * 180)
         for number in range(10):
             await rig.say(conversation, f"And {number}?")
         assert len(model.requests[-1].messages) == 19, "the model is sent less than people read"
-        before, flags = await everything(rig, conversation)
+        before, flags = await read_pages(rig, conversation)
         assert flags == [True] * 180 + [False] * 20
         await rig.ok("POST", f"{path}/compact")
-        assert await everything(rig, conversation) == (before, [True] * 200)
+        assert await read_pages(rig, conversation) == (before, [True] * 200)
         assert before[:180] == first
         assert (await rig.ok("GET", path))["messageCount"] == 200
 
@@ -97,15 +97,19 @@ async def test_the_messages_behind_a_summary_can_be_read(tmp_path: Path) -> None
         path = f"/api/conversations/{conversation}"
         for number in range(10):
             await rig.say(conversation, f"q{number}")
-        done = await rig.ok("POST", f"{path}/compact")
-        assert (done["summary"], done["messageCount"], done["createdBy"]) == ("Facts:\n- They counted.", 20, "user")
-        assert (await rig.ok("GET", f"{path}/archives"))["items"] == [done]
+        archive = await rig.ok("POST", f"{path}/compact")
+        assert (archive["summary"], archive["messageCount"], archive["createdBy"]) == (
+            "Facts:\n- They counted.",
+            20,
+            "user",
+        )
+        assert (await rig.ok("GET", f"{path}/archives"))["items"] == [archive]
         await rig.say(conversation, "q10")
-        archived = f"{path}/archives/{done['id']}/messages"
-        items = (await rig.ok("GET", archived, params={"limit": "3"}))["items"]
+        path_of_messages = f"{path}/archives/{archive['id']}/messages"
+        items = (await rig.ok("GET", path_of_messages, params={"limit": "3"}))["items"]
         assert [item["content"] for item in items] == ["a8", "q9", "a9"]
         before = {"limit": "200", "before": items[0]["id"]}
-        assert len((await rig.ok("GET", archived, params=before))["items"]) == 17
+        assert len((await rig.ok("GET", path_of_messages, params=before))["items"]) == 17
         missing = await rig.refused("GET", f"{path}/archives/comp_x/messages")
         assert missing[:2] == (404, "ARCHIVE_NOT_FOUND")
 
@@ -160,7 +164,7 @@ async def test_stored_references_are_resolved_and_a_bad_one_fails_one_item(tmp_p
     async with Rig(tmp_path, use("promptx_discover"), say("Here.")) as rig:
         conversation = await rig.conversation()
         await rig.say(conversation, "Chart")
-        good, gone, foreign = new_id("ref"), new_id("ref"), new_id("ref")
+        good, deleted, foreign = new_id("ref"), new_id("ref"), new_id("ref")
         folder = rig.settings.data / "payloads"
         folder.mkdir()
         chart, secret = b'{"bars": [1, 2], "_kept": true}', b'"secret"'
@@ -169,12 +173,12 @@ async def test_stored_references_are_resolved_and_a_bad_one_fails_one_item(tmp_p
         record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
         structured = {
             "title": "Sales",
-            "charts": [{"_ref": good}, {"_ref": gone}, {"_ref": foreign}, {"_ref": "../x"}, {"_ref": 5}],
+            "charts": [{"_ref": good}, {"_ref": deleted}, {"_ref": foreign}, {"_ref": "../x"}, {"_ref": 5}],
         }
 
         def plant(conn: Connection) -> None:
-            own, other = record.session_id, SessionId("sess_other")
-            for ref, owner, data in ((good, own, chart), (gone, own, b"x"), (foreign, other, secret)):
+            own, foreign_owner = record.session_id, SessionId("sess_other")
+            for ref, owner, data in ((good, own, chart), (deleted, own, b"x"), (foreign, foreign_owner, secret)):
                 payloads.put(conn, payloads.record_of(ref, owner, "application/json", data))
             rows = sessions.transcript(conn, record.session_id)
             row = next(row for row in rows if row.content[0]["type"] == "tool_result")
@@ -183,14 +187,14 @@ async def test_stored_references_are_resolved_and_a_bad_one_fails_one_item(tmp_p
 
         await rig.application.database.write(plant)
         items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
-        shown: dict[str, Any] = next(block for block in items[1]["blocks"] if block["type"] == "tool_result")
-        charts = shown["structuredContent"]["charts"]
-        assert shown["structuredContent"]["title"] == "Sales"
+        block: dict[str, Any] = next(block for block in items[1]["blocks"] if block["type"] == "tool_result")
+        charts = block["structuredContent"]["charts"]
+        assert block["structuredContent"]["title"] == "Sales"
         assert charts[0] == {"bars": [1, 2], "_kept": True}
         assert all(chart["unavailable"] is True and chart["reason"] for chart in charts[1:])
         assert len(charts) == 5
         assert "secret" not in str(items)
-        assert not [key for key in shown if key.startswith("_")]
+        assert not [key for key in block if key.startswith("_")]
 
 
 async def test_deleting_a_conversation_removes_the_files_of_its_payloads(tmp_path: Path) -> None:
@@ -198,12 +202,12 @@ async def test_deleting_a_conversation_removes_the_files_of_its_payloads(tmp_pat
         conversation = await rig.conversation()
         assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
         record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
-        ref, other = new_id("ref"), new_id("ref")
+        ref, other_ref = new_id("ref"), new_id("ref")
         folder = rig.settings.data / "payloads"
         folder.mkdir()
-        for name in (ref, other):
+        for name in (ref, other_ref):
             (folder / name).write_bytes(b"x")
         row = payloads.record_of(ref, record.session_id, "text/plain", b"x")
         await rig.application.database.write(lambda conn: payloads.put(conn, row))
         await rig.ok("DELETE", f"/api/conversations/{conversation}")
-        assert [path.name for path in folder.iterdir()] == [other]
+        assert [path.name for path in folder.iterdir()] == [other_ref]

@@ -45,12 +45,12 @@ async def test_an_attached_file_is_searched_read_and_cited_in_its_conversation_o
         Step((Use("find_in_document", {"document": "contract.md", "pattern": "1200 crowns"}),)),
         say("Read."),
     )
-    elsewhere = (
+    other_turn = (
         Step((Use("list_documents", {}),)),
         Step((Use("search_documents", {"query": "notice of the contract"}),)),
         say("No."),
     )
-    async with Rig(tmp_path, *STEPS, *reading, *elsewhere) as rig, serving(rig.application.app) as address:
+    async with Rig(tmp_path, *STEPS, *reading, *other_turn) as rig, serving(rig.application.app) as address:
         domain = await rig.domain()
         await rig.upload(domain, "leave.md", b"# Leave\n\nThere are 25 days of leave a year.")
         conversation = await rig.conversation(domain)
@@ -68,9 +68,9 @@ async def test_an_attached_file_is_searched_read_and_cited_in_its_conversation_o
         ]
         (reference,) = [event for event in events if event["type"] == "source_reference"]
         assert (reference["documentName"], reference["citedText"].strip()) == ("contract.md", QUOTE)
-        told = rig.model.requests[0].messages[0]["content"]
-        assert "attached the file 'contract.md'" in told[-2]["text"]
-        assert told[-1]["text"] == "How long is the notice?"
+        content = rig.model.requests[0].messages[0]["content"]
+        assert "attached the file 'contract.md'" in content[-2]["text"]
+        assert content[-1]["text"] == "How long is the notice?"
         question, answer = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
         assert (question["content"], len(question["blocks"])) == ("How long is the notice?", 1)
         assert [attachment["name"] for attachment in question["attachments"]] == ["contract.md"]
@@ -84,20 +84,22 @@ async def test_an_attached_file_is_searched_read_and_cited_in_its_conversation_o
         assert original.headers["content-disposition"].startswith("attachment")
         async with client(address) as c:  # a later message of the conversation, by socket
             await c.ask("message", conversationId=conversation, content="And the price?")
-            heard = await c.hear_turn()
-        results = [each["content"] for each in heard if each["type"] == "tool_result"]
+            heard_events = await c.hear_turn()
+        results = [event["content"] for event in heard_events if event["type"] == "tool_result"]
         assert QUOTE in results[0]
         assert "contract.md" in results[1]
         assert "leave.md" in results[1]
         assert "1200 crowns" in results[2]
-        other = await rig.conversation(domain)
-        results = [each["content"] for each in await rig.say(other, "Notice?") if each["type"] == "tool_result"]
+        other_conversation = await rig.conversation(domain)
+        results = [
+            event["content"] for event in await rig.say(other_conversation, "Notice?") if event["type"] == "tool_result"
+        ]
         assert "contract.md" not in results[0]
         assert QUOTE not in results[1]
-        names = [each["name"] for each in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]]
+        names = [item["name"] for item in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]]
         assert names == ["leave.md"]
         assert await rig.refused(
-            "POST", f"/api/conversations/{other}/messages", {"content": "Hi", "attachments": [item["id"]]}
+            "POST", f"/api/conversations/{other_conversation}/messages", {"content": "Hi", "attachments": [item["id"]]}
         ) == (404, "ATTACHMENT_NOT_FOUND", f"There is no attachment {item['id']!r}.")
 
 
@@ -119,7 +121,7 @@ async def test_an_attached_file_is_searched_by_part_of_its_name_and_without_a_na
 async def test_an_unreadable_file_is_refused_alone_and_unread_parts_are_named(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes.")) as rig:
         conversation = await rig.conversation()
-        broken, program, empty, table = await attach(
+        broken_pdf, program, empty, table = await attach(
             rig,
             conversation,
             ("broken.pdf", b"%PDF-1.7 nothing"),
@@ -127,27 +129,27 @@ async def test_an_unreadable_file_is_refused_alone_and_unread_parts_are_named(tm
             ("empty.txt", b"  \n"),
             ("rates.csv", b"Item,Price\nPump,1200\n"),
         )
-        assert [each["status"] for each in (broken, program, empty, table)] == [
+        assert [item["status"] for item in (broken_pdf, program, empty, table)] == [
             "refused",
             "refused",
             "refused",
             "ready",
         ]
-        assert [each["error"]["code"] for each in (broken, program, empty)] == [
+        assert [item["error"]["code"] for item in (broken_pdf, program, empty)] == [
             "DOCUMENT_BROKEN",
             "DOCUMENT_UNSUPPORTED",
             "DOCUMENT_EMPTY",
         ]
         assert "run.exe" in program["error"]["message"]
         path = f"/api/conversations/{conversation}/attachments"
-        assert [each["name"] for each in (await rig.ok("GET", path))["items"]] == ["rates.csv"]
+        assert [item["name"] for item in (await rig.ok("GET", path))["items"]] == ["rates.csv"]
         await rig.say(conversation, "Price?", attachments=[table["id"]])
         status, code, message = await rig.refused("DELETE", f"{path}/{table['id']}")
         assert (status, code) == (422, "VALIDATION_ERROR")
         assert "deleted with the conversation" in message
         (unsent,) = await attach(rig, conversation, ("note.txt", b"A note."))
         await rig.ok("DELETE", f"{path}/{unsent['id']}")
-        assert [each["name"] for each in (await rig.ok("GET", path))["items"]] == ["rates.csv"]
+        assert [item["name"] for item in (await rig.ok("GET", path))["items"]] == ["rates.csv"]
         payloads = rig.settings.data / "payloads"
         assert len(list(payloads.iterdir())) == 2
         await rig.ok("DELETE", f"/api/conversations/{conversation}")
@@ -158,12 +160,12 @@ async def test_attached_files_are_private_and_left_out_of_shared_links(tmp_path:
     async with Rig(tmp_path, *STEPS, share_links="anyone") as rig:
         domain = await rig.domain()
         ann, bob = [bearer(await make_key(rig, name, "member", domain)) for name in ("ann", "bob")]
-        made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=ann)
-        (item,) = await attach(rig, made["id"], ("contract.md", CONTRACT), headers=ann)
-        path = f"/api/conversations/{made['id']}"
+        conversation = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=ann)
+        (item,) = await attach(rig, conversation["id"], ("contract.md", CONTRACT), headers=ann)
+        path = f"/api/conversations/{conversation['id']}"
         body = {"content": "How long is the notice?", "attachments": [item["id"]]}
-        sent = await rig.http.post(f"{path}/messages", json=body, headers=ann)
-        assert "source_reference" in sent.text
+        response = await rig.http.post(f"{path}/messages", json=body, headers=ann)
+        assert "source_reference" in response.text
         chunk = f"{item['id']}.0"
         for method, place in (
             ("GET", f"{path}/attachments"),
@@ -176,11 +178,11 @@ async def test_attached_files_are_private_and_left_out_of_shared_links(tmp_path:
             assert (await rig.http.request(method, place, headers=bob)).status_code == 404, place
         answer = (await rig.ok("GET", f"{path}/messages", headers=ann))["items"][1]
         assert answer["references"][0]["documentName"] == "contract.md"  # ann's own view is complete
-        exported = await rig.http.get(f"{path}/export", headers=ann)
-        assert "Files attached to this question: contract.md" in exported.text
+        export = await rig.http.get(f"{path}/export", headers=ann)
+        assert "Files attached to this question: contract.md" in export.text
         address = (await rig.ok("POST", f"{path}/share", headers=ann))["path"]
-        shown = await rig.http.get(address, headers=bob)
-        assert shown.status_code == 200
-        assert "How long is the notice?" in shown.text
-        assert "contract.md" not in shown.text
-        assert QUOTE not in shown.text
+        shared_page = await rig.http.get(address, headers=bob)
+        assert shared_page.status_code == 200
+        assert "How long is the notice?" in shared_page.text
+        assert "contract.md" not in shared_page.text
+        assert QUOTE not in shared_page.text

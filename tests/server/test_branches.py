@@ -19,7 +19,7 @@ from tests.ws.serving import client, serving
 AS_JSON = {"accept": "application/json"}
 
 
-async def read(rig: Rig, conversation: str, **params: str) -> list[str]:
+async def read_texts(rig: Rig, conversation: str, **params: str) -> list[str]:
     items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages", params=params))["items"]
     return [item["content"] for item in items]
 
@@ -27,12 +27,12 @@ async def read(rig: Rig, conversation: str, **params: str) -> list[str]:
 async def test_a_failed_question_is_retried_and_an_answered_one_edited_and_both_branches_can_be_read(
     tmp_path: Path,
 ) -> None:
-    no = ModelError("no", http_status=400)
-    async with Rig(tmp_path, no, use("promptx_discover"), say("Now."), say("Else."), say("On.")) as rig:
+    failure = ModelError("no", http_status=400)
+    async with Rig(tmp_path, failure, use("promptx_discover"), say("Now."), say("Else."), say("On.")) as rig:
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
-        failed = await rig.say(conversation, "What is the notice period?")
-        message = failed[0]["userMessageId"]
+        failed_turn = await rig.say(conversation, "What is the notice period?")
+        message = failed_turn[0]["userMessageId"]
         retried = events_of((await rig.http.post(f"{path}/messages/{message}/retry")).text)
         assert (types_of(retried)[-1], retried[0]["userMessageId"]) == ("done", message)
         assert "title" not in types_of(retried)
@@ -40,23 +40,30 @@ async def test_a_failed_question_is_retried_and_an_answered_one_edited_and_both_
         assert [item["content"] for item in items] == ["What is the notice period?", "Now."]
         assert [item["parentMessageId"] for item in items] == [None, message]
         assert (await rig.ok("GET", path))["messageCount"] == 2
-        edited = await rig.ok("POST", f"{path}/messages/{message}/edit", {"content": "And holidays?"}, headers=AS_JSON)
-        assert events_of((await rig.http.get(f"/api/turns/{edited['id']}/events")).text)[1]["title"] == "And holidays?"
+        edited_turn = await rig.ok(
+            "POST", f"{path}/messages/{message}/edit", {"content": "And holidays?"}, headers=AS_JSON
+        )
+        assert (
+            events_of((await rig.http.get(f"/api/turns/{edited_turn['id']}/events")).text)[1]["title"]
+            == "And holidays?"
+        )
         await rig.say(conversation, "More")
-        assert await read(rig, conversation) == ["And holidays?", "Else.", "More", "On."]
+        assert await read_texts(rig, conversation) == ["And holidays?", "Else.", "More", "On."]
         record = await rig.ok("GET", path)
         assert (record["messageCount"], record["title"]) == (4, "And holidays?")
-        found = (await rig.ok("GET", f"{path}/branches"))["items"]
-        assert [(each["content"], each["turnCount"], each["active"], each["status"]) for each in found] == [
+        branches = (await rig.ok("GET", f"{path}/branches"))["items"]
+        assert [
+            (branch["content"], branch["turnCount"], branch["active"], branch["status"]) for branch in branches
+        ] == [
             ("What is the notice period?", 1, False, "failed"),
             ("What is the notice period?", 1, False, "done"),
             ("And holidays?", 2, True, "done"),
         ]
-        assert await read(rig, conversation, leaf=found[1]["leaf"]) == ["What is the notice period?", "Now."]
-        assert await read(rig, conversation, leaf=found[0]["leaf"]) == ["What is the notice period?", ""]
-        changed = await rig.ok("PATCH", path, {"activeLeaf": found[1]["leaf"]})
-        assert changed["messageCount"] == 2
-        assert await read(rig, conversation) == ["What is the notice period?", "Now."]
+        assert await read_texts(rig, conversation, leaf=branches[1]["leaf"]) == ["What is the notice period?", "Now."]
+        assert await read_texts(rig, conversation, leaf=branches[0]["leaf"]) == ["What is the notice period?", ""]
+        conversation_record = await rig.ok("PATCH", path, {"activeLeaf": branches[1]["leaf"]})
+        assert conversation_record["messageCount"] == 2
+        assert await read_texts(rig, conversation) == ["What is the notice period?", "Now."]
 
 
 @pytest.mark.parametrize(
@@ -73,13 +80,13 @@ async def test_an_unknown_message_is_not_found(
 ) -> None:
     async with Rig(tmp_path, say("A."), say("B.")) as rig:
         domain = await rig.domain()
-        conversation, other = await rig.conversation(domain), await rig.conversation(domain)
+        conversation, other_conversation = await rig.conversation(domain), await rig.conversation(domain)
         await rig.say(conversation, "Hello")
-        elsewhere = (await rig.say(other, "Hello"))[0]["userMessageId"]
-        for ident in ("msg_x", elsewhere):
+        foreign_message = (await rig.say(other_conversation, "Hello"))[0]["userMessageId"]
+        for ident in ("msg_x", foreign_message):
             place = f"/api/conversations/{conversation}{path}".replace("msg_x", ident)
-            given = body and {key: value.replace("msg_x", ident) for key, value in body.items()}
-            assert (await rig.refused(method, place, given))[:2] == (404, "MESSAGE_NOT_FOUND")
+            sent_body = body and {key: value.replace("msg_x", ident) for key, value in body.items()}
+            assert (await rig.refused(method, place, sent_body))[:2] == (404, "MESSAGE_NOT_FOUND")
 
 
 async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation_refuses(tmp_path: Path) -> None:
@@ -92,13 +99,13 @@ async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation
         assert (await socket.hear_turn())[-1]["type"] == "done"
         await socket.say("edit", conversationId=conversation, messageId=message, content="Count on.")
         assert (await socket.hear_turn())[-1]["type"] == "done"
-        assert await read(rig, conversation) == ["Count on.", "Three."]
+        assert await read_texts(rig, conversation) == ["Count on.", "Three."]
         path = f"/api/conversations/{conversation}"
         edit = f"{path}/messages/{message}/edit"
         assert (await rig.refused("POST", edit, {"content": " "}))[:2] == (400, "MESSAGE_CONTENT_REQUIRED")
         await rig.ok("PATCH", path, {"status": "archived"})
         assert (await rig.refused("POST", f"{path}/messages/{message}/retry"))[:2] == (409, "CONVERSATION_ARCHIVED")
-        assert await read(rig, conversation) == ["Count on.", "Three."], "what is refused moves nothing"
+        assert await read_texts(rig, conversation) == ["Count on.", "Three."], "what is refused moves nothing"
         await rig.ok("PATCH", path, {"status": "active"})
         await rig.ok("POST", f"{path}/messages/{message}/retry", headers=AS_JSON)
         with anyio.fail_after(240):
@@ -113,29 +120,29 @@ async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation
 
 
 async def test_a_new_branch_contains_no_delegates_of_the_old_one(tmp_path: Path) -> None:
-    asked: list[str] = []
+    prompts: list[str] = []
 
     def child(answer: str) -> Any:
         def step(request: ModelRequest) -> Step:
-            asked.append(str(request.messages))
+            prompts.append(str(request.messages))
             return say(answer)
 
         return step
 
     def last(request: ModelRequest) -> Step:
-        asked.append(str(request.messages))
+        prompts.append(str(request.messages))
         return say("Summed up anew.")
 
     first = (use("delegate", role="assistant", task="Dig at the OLD place."), child("OLDGOLD found."), say("OLDSUM."))
-    again = (use("delegate", role="assistant", task="Dig at the new place."), child("Newly found."), last)
-    async with Rig(tmp_path, *first, *again, say("On.")) as rig:
+    second_turn = (use("delegate", role="assistant", task="Dig at the new place."), child("Newly found."), last)
+    async with Rig(tmp_path, *first, *second_turn, say("On.")) as rig:
         conversation = await rig.conversation(await rig.domain(subRoleIds=["assistant"]))
         path = f"/api/conversations/{conversation}"
         old = await rig.say(conversation, "Where is it?")
         edit = f"{path}/messages/{old[0]['userMessageId']}/edit"
         new = events_of((await rig.http.post(edit, json={"content": "Where else?"})).text)
         assert new[-1]["type"] == "done"
-        assert not any("OLD" in each for each in asked[1:])
+        assert not any("OLD" in prompt for prompt in prompts[1:])
         assert {event.get("agent", "assistant") for event in new} == {"assistant"}, "paths begin anew in each turn"
         texts = [event["text"] for event in new if event["type"] == "text"]
         assert "OLD" not in "".join(texts)
@@ -143,7 +150,7 @@ async def test_a_new_branch_contains_no_delegates_of_the_old_one(tmp_path: Path)
         assert child_of_new["messages"][0]["content"] == "Dig at the new place."
         (child_of_old,) = (await rig.ok("GET", f"/api/turns/{old[0]['turnId']}/children"))["items"]
         assert child_of_old["messages"][1]["content"] == "OLDGOLD found.", "the other branch keeps its own"
-        assert await read(rig, conversation) == ["Where else?", "Summed up anew."]
+        assert await read_texts(rig, conversation) == ["Where else?", "Summed up anew."]
         await rig.say(conversation, "Go on.")
         assert (await rig.ok("GET", path))["messageCount"] == 4
         await rig.ok("DELETE", path)
@@ -172,7 +179,7 @@ async def test_queued_messages_follow_the_running_answers_branch(tmp_path: Path)
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}"
         message = (await rig.say(conversation, "Count."))[0]["userMessageId"]
-        again = await rig.ok("POST", f"{path}/messages/{message}/retry", headers=AS_JSON)
+        retried = await rig.ok("POST", f"{path}/messages/{message}/retry", headers=AS_JSON)
         with anyio.fail_after(240):
             await slow.reached.wait()
         body = {"content": "Then?", "onBusy": "queue"}
@@ -180,6 +187,6 @@ async def test_queued_messages_follow_the_running_answers_branch(tmp_path: Path)
         assert queued["status"] == "queued"
         assert (await rig.refused("POST", f"{path}/messages/{message}/retry"))[:2] == (409, "TURN_IN_PROGRESS")
         slow.until.set()
-        for turn in (again, queued):
+        for turn in (retried, queued):
             assert types_of(events_of((await rig.http.get(f"/api/turns/{turn['id']}/events")).text))[-1] == "done"
-        assert await read(rig, conversation) == ["Count.", "Slowly.", "Then?", "Queued."]
+        assert await read_texts(rig, conversation) == ["Count.", "Slowly.", "Then?", "Queued."]

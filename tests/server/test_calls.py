@@ -44,7 +44,7 @@ async def test_an_abandoned_unstored_call_is_removed_once_idle(tmp_path: Path) -
     async with Rig(tmp_path, say("Read by nobody."), slow) as rig:
         domain, deletion = await rig.domain(), rig.application.business.deletion
         old, running = [await calls_of(rig).ask(LOCAL, domain, FullQuestion(text)) for text in ("Old", "Running")]
-        kept = await rig.conversation(domain)
+        used_conversation = await rig.conversation(domain)
         with anyio.fail_after(240):
             await slow.reached.wait()
             async for _ in rig.application.business.conversations.events(old.turn_id):
@@ -61,7 +61,7 @@ async def test_an_abandoned_unstored_call_is_removed_once_idle(tmp_path: Path) -
         with pytest.raises(NotFound):
             await business.conversations.get(LOCAL, old.conversation.id)
         assert (await business.conversations.get(LOCAL, running.conversation.id)).transient
-        assert [item["id"] for item in (await rig.ok("GET", "/api/conversations"))["items"]] == [kept]
+        assert [item["id"] for item in (await rig.ok("GET", "/api/conversations"))["items"]] == [used_conversation]
         await deletion.end_call(running.conversation)
         assert await count(rig, "conversations", "sessions") == [1, 1]
 

@@ -68,11 +68,11 @@ def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
         assert domain in run(tmp_path, "domains", "list").stdout
         assert '"documentCount": 1' in run(tmp_path, "domains", "show", domain).stdout
         assert "assistant" in run(tmp_path, "roles", "list", domain).stdout
-        failed = run(tmp_path, "ingest", domain, "note.md", "missing.md")
-        assert failed.returncode == 1
-        assert "missing.md: cannot be read" in failed.stderr
-        refused = run(tmp_path, "ingest", domain, "program.exe")
-        assert (refused.returncode, refused.stderr.count("program.exe")) == (1, 1), refused.stderr
+        failed_ingest = run(tmp_path, "ingest", domain, "note.md", "missing.md")
+        assert failed_ingest.returncode == 1
+        assert "missing.md: cannot be read" in failed_ingest.stderr
+        refused_ingest = run(tmp_path, "ingest", domain, "program.exe")
+        assert (refused_ingest.returncode, refused_ingest.stderr.count("program.exe")) == (1, 1), refused_ingest.stderr
         handbook = tmp_path / "handbook"
         (handbook / ".git").mkdir(parents=True)
         (handbook / "pump.md").write_text("# Pump\n\nIt holds twelve bar.")
@@ -80,15 +80,18 @@ def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
         (handbook / "photo.heic").write_bytes(b"x")
         (handbook / "gone.md").symlink_to("nowhere")
         (handbook / ".hidden.md").write_text("x")
-        skipped = run(tmp_path, "ingest", domain, "handbook")
-        assert skipped.returncode == 3, skipped.stderr
-        assert "old.doc: skipped, files ending in '.doc' are not read: open it in a word processor" in skipped.stderr
-        assert "photo.heic: skipped, files ending in '.heic' are not read" in skipped.stderr
-        assert "gone.md: skipped, it is a link that leads nowhere" in skipped.stderr
-        assert "Hidden files and folders skipped: 2" in skipped.stderr
-        assert "pump.md: skipped" not in skipped.stderr
-        labelled = run(tmp_path, "ingest", domain, "note.md", "--label", "hr files", "--label", "board")
-        assert labelled.returncode == 0, labelled.stderr
+        skipped_ingest = run(tmp_path, "ingest", domain, "handbook")
+        assert skipped_ingest.returncode == 3, skipped_ingest.stderr
+        assert (
+            "old.doc: skipped, files ending in '.doc' are not read: open it in a word processor"
+            in skipped_ingest.stderr
+        )
+        assert "photo.heic: skipped, files ending in '.heic' are not read" in skipped_ingest.stderr
+        assert "gone.md: skipped, it is a link that leads nowhere" in skipped_ingest.stderr
+        assert "Hidden files and folders skipped: 2" in skipped_ingest.stderr
+        assert "pump.md: skipped" not in skipped_ingest.stderr
+        labelled_ingest = run(tmp_path, "ingest", domain, "note.md", "--label", "hr files", "--label", "board")
+        assert labelled_ingest.returncode == 0, labelled_ingest.stderr
         assert run(tmp_path, "stale", domain, "--days", "7").stdout == ""
         (handbook / "empty").mkdir()
         nothing = run(tmp_path, "ingest", domain, "handbook/empty")
@@ -101,8 +104,8 @@ def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_exit_code_4(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         assert_one_line(run(tmp_path, "serve", "--port", port), 4, port)
 
 

@@ -28,27 +28,27 @@ class Watch:
         # Python flushes each line to a pipe only if configured to.
         variables = {**environment(), "PYTHONUNBUFFERED": "1"}
         self.child = Program(command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.said = ""
+        self.output = ""
 
-    def until(self, *words: str) -> None:
+    def wait_for(self, *words: str) -> None:
         """Read on until one line contains all of these."""
         assert self.child.stdout is not None
         while line := self.child.stdout.readline():
-            self.said += line
+            self.output += line
             if all(word in line for word in words):
                 return
-        raise AssertionError(self.said)
+        raise AssertionError(self.output)
 
     def stop(self) -> int:
         """Press Ctrl-C."""
         self.child.send_signal(signal.SIGINT)
         assert self.child.stdout is not None
-        self.said += self.child.stdout.read()
+        self.output += self.child.stdout.read()
         return self.child.wait(60)
 
 
 @contextmanager
-def watching(folder: Path, domain: str, *paths: str) -> Iterator[Watch]:
+def watch_folder(folder: Path, domain: str, *paths: str) -> Iterator[Watch]:
     watch = Watch(folder, domain, *paths)
     killer = threading.Timer(240, watch.child.kill)  # a hang must fail the test, not block it
     killer.start()
@@ -73,19 +73,21 @@ def test_a_watched_folder_is_scanned_until_ctrl_c(tmp_path: Path) -> None:
     (files / "sub").mkdir(parents=True)
     (files / "note.md").write_text("# Leave\n\nTwenty-five days a year.")
     (files / "sub" / "note.md").write_text("# Sick\n\nA certificate after three days.")
-    with watching(tmp_path, domain, "in") as watch:
-        watch.until(WATCHING)
-        assert "note.md" in watch.said
-        assert "indexed, 1 chunks" in watch.said
+    with watch_folder(tmp_path, domain, "in") as watch:
+        watch.wait_for(WATCHING)
+        assert "note.md" in watch.output
+        assert "indexed, 1 chunks" in watch.output
         (files / "late.md").write_text("# Pumps\n\nThe pump holds twelve bar.")
-        watch.until("late.md", "indexed")
+        watch.wait_for("late.md", "indexed")
         (files / "sub" / "note.md").write_text("# Sick\n\nA certificate after five days.")
-        watch.until("note", "indexed")
+        watch.wait_for("note", "indexed")
         assert watch.stop() == 130
-        assert "Traceback" not in watch.said
+        assert "Traceback" not in watch.output
     assert names_of(tmp_path, domain) == ["late.md", "note (2).md", "note.md"]
-    kept = {path.read_text() for path in (tmp_path / "data" / "workspaces" / domain / "documents").iterdir()}
-    assert kept == {path.read_text() for path in files.rglob("*.md")}, "each document is the newest state of its file"
+    stored_texts = {path.read_text() for path in (tmp_path / "data" / "workspaces" / domain / "documents").iterdir()}
+    assert stored_texts == {path.read_text() for path in files.rglob("*.md")}, (
+        "each document is the newest state of its file"
+    )
     assert '"documentCount": 3' in run(tmp_path, "domains", "show", domain).stdout, "the folder is free again"
 
 
@@ -101,19 +103,19 @@ def test_a_watched_file_that_becomes_a_copy_is_no_separate_document_until_it_cha
     def texts() -> dict[str, str]:
         return {path.name: path.read_text() for path in documents.iterdir()}
 
-    with watching(tmp_path, domain, "in") as watch:
-        watch.until(WATCHING)
+    with watch_folder(tmp_path, domain, "in") as watch:
+        watch.wait_for(WATCHING)
         assert texts() == {"dup.md": leave, "rep.md": sick}
         (files / "rep.md").write_text(leave)
-        watch.until("dup.md", "indexed")
+        watch.wait_for("dup.md", "indexed")
         assert texts() == {"dup.md": leave}
         (files / "rep.md").write_text(pumps)
-        watch.until("rep.md", "indexed")
+        watch.wait_for("rep.md", "indexed")
         assert texts() == {"dup.md": leave, "rep.md": pumps}
         (files / "rep.md").write_text(leave)
-        watch.until("dup.md", "indexed")
+        watch.wait_for("dup.md", "indexed")
         (files / "dup.md").write_text(valves)
-        watch.until("rep.md", "indexed")
+        watch.wait_for("rep.md", "indexed")
         assert texts() == {"dup.md": valves, "rep.md": leave}, "the copy is the only one now"
         assert watch.stop() == 130
 
@@ -123,22 +125,22 @@ def test_a_running_server_is_used_for_watching_and_reindexing(tmp_path: Path) ->
     files = tmp_path / "in"
     files.mkdir()
     with serving(tmp_path):
-        with watching(tmp_path, domain, "in") as watch:
-            watch.until(WATCHING)
+        with watch_folder(tmp_path, domain, "in") as watch:
+            watch.wait_for(WATCHING)
             (files / "late.md").write_text("# Pumps\n\nThe pump holds twelve bar.")
-            watch.until("late.md", "indexed")
+            watch.wait_for("late.md", "indexed")
             assert '"documentCount": 1' in run(tmp_path, "domains", "show", domain).stdout, "the server answers others"
             assert watch.stop() == 130
-        made = run(tmp_path, "reindex", domain)
-        assert (made.returncode, made.stderr) == (0, "The documents are being re-indexed.\n")
+        result = run(tmp_path, "reindex", domain)
+        assert (result.returncode, result.stderr) == (0, "The documents are being re-indexed.\n")
     back = run(tmp_path, "reindex", domain, "--rollback")
     assert (back.returncode, back.stderr) == (0, "The collection before is back.\n")
-    made = run(tmp_path, "reindex", domain)
-    assert made.returncode == 0, made.stderr
+    result = run(tmp_path, "reindex", domain)
+    assert result.returncode == 0, result.stderr
     assert_one_line(run(tmp_path, "reindex", "nope"), 1, "nope")
 
 
-def fetching(folder: Path, endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def fetch(folder: Path, endpoint: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``fetch-model`` against a hub, into an empty cache."""
     variables = {**environment(), "HF_ENDPOINT": endpoint, "AGENTIC_RAG_MODEL_CACHE": str(folder / "cache")}
     variables |= {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
@@ -148,44 +150,44 @@ def fetching(folder: Path, endpoint: str, *arguments: str) -> subprocess.Complet
 def test_a_failed_download_is_one_attempt_and_one_error(tmp_path: Path) -> None:
     attempts: list[str] = []
     with hub(tmp_path, attempts, status=503) as url:
-        failed = fetching(tmp_path, url)
-    assert failed.returncode == 1
-    assert "could not be fetched" in failed.stderr
-    assert url in failed.stderr
-    assert "Traceback" not in failed.stderr
-    assert "sleeping" not in failed.stderr
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        closed = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    failed = fetching(tmp_path, closed, "Xenova/ms-marco-MiniLM-L-6-v2")
-    assert failed.returncode == 1
-    assert "refused" in failed.stderr
+        result = fetch(tmp_path, url)
+    assert result.returncode == 1
+    assert "could not be fetched" in result.stderr
+    assert url in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "sleeping" not in result.stderr
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    result = fetch(tmp_path, closed_url, "Xenova/ms-marco-MiniLM-L-6-v2")
+    assert result.returncode == 1
+    assert "refused" in result.stderr
 
 
 def test_an_unknown_model_and_a_folder_without_a_model_have_different_errors(tmp_path: Path) -> None:
-    assert "knows no model called 'acme/nope'" in fetching(tmp_path, "http://127.0.0.1:9", "acme/nope").stderr
-    assert "'nowhere' is not on this machine" in fetching(tmp_path, "http://127.0.0.1:9", "./nowhere").stderr
+    assert "knows no model called 'acme/nope'" in fetch(tmp_path, "http://127.0.0.1:9", "acme/nope").stderr
+    assert "'nowhere' is not on this machine" in fetch(tmp_path, "http://127.0.0.1:9", "./nowhere").stderr
     (tmp_path / "empty").mkdir()
-    assert "there is no model.onnx" in fetching(tmp_path, "http://127.0.0.1:9", "./empty").stderr
+    assert "there is no model.onnx" in fetch(tmp_path, "http://127.0.0.1:9", "./empty").stderr
     write_model(tmp_path / "local")
-    made = fetching(tmp_path, "http://127.0.0.1:9", "./local")
-    assert (made.returncode, "local:local is here" in made.stderr) == (0, True)
+    result = fetch(tmp_path, "http://127.0.0.1:9", "./local")
+    assert (result.returncode, "local:local is here" in result.stderr) == (0, True)
 
 
 def test_a_model_is_downloaded_with_progress_and_then_used_offline(tmp_path: Path) -> None:
     name = write_reranker(tmp_path / "source")
     (files,) = (tmp_path / "source").glob("*/snapshots/*")
-    asked: list[str] = []
-    with hub(files, asked) as url:
-        made = fetching(tmp_path, url, name)
-    assert made.returncode == 0, made.stderr
-    assert any(path.endswith("onnx/model.onnx") for path in asked)
-    assert "MiB" in made.stderr
-    again = fetching(tmp_path, "http://127.0.0.1:9", name)
-    assert (again.returncode, f"{name} is here" in again.stderr) == (0, True)
+    requested_paths: list[str] = []
+    with hub(files, requested_paths) as url:
+        result = fetch(tmp_path, url, name)
+    assert result.returncode == 0, result.stderr
+    assert any(path.endswith("onnx/model.onnx") for path in requested_paths)
+    assert "MiB" in result.stderr
+    second_result = fetch(tmp_path, "http://127.0.0.1:9", name)
+    assert (second_result.returncode, f"{name} is here" in second_result.stderr) == (0, True)
 
 
 @contextmanager
-def hub(folder: Path, asked: list[str], status: int = 200, failures: int = 0) -> Iterator[str]:
+def hub(folder: Path, requested_paths: list[str], status: int = 200, failures: int = 0) -> Iterator[str]:
     """Serve a model folder as huggingface.co serves every repository, or fail always or the first few times."""
     revision = "0" * 40
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
@@ -199,8 +201,8 @@ def hub(folder: Path, asked: list[str], status: int = 200, failures: int = 0) ->
 
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
-            asked.append(path)
-            if status != 200 or len(asked) <= failures:
+            requested_paths.append(path)
+            if status != 200 or len(requested_paths) <= failures:
                 self.answer(503, b"{}")
             elif "/tree/" in path:
                 rows = [

@@ -14,7 +14,7 @@ from agentic_rag.testing.scripted import Scripted
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say, use
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Json, Rig
-from tests.server.test_openai import DOCUMENT, assistant, live, openai, read, text_of, user
+from tests.server.test_openai import DOCUMENT, assistant, open_live, openai, read_stream, text_of, user
 
 WEATHER: Json = {
     "type": "object",
@@ -28,7 +28,7 @@ CLOCK: Json = {"type": "function", "name": "clock"}
 BERLIN = use("weather", city="Berlin")
 
 
-def called(answer: Any) -> list[Any]:
+def calls_of(answer: Any) -> list[Any]:
     return [item for item in answer.output if item.type == "function_call"]
 
 
@@ -36,27 +36,29 @@ def output(call: Any, text: str) -> Json:
     return {"type": "function_call_output", "call_id": call.call_id, "output": text}
 
 
-async def refused(ask: Any, **given: Any) -> tuple[str, str]:
-    with pytest.raises(openai.BadRequestError) as caught:
-        await ask(**given)
-    return caught.value.param, str(caught.value)
+async def read_refusal(create: Any, **arguments: Any) -> tuple[str, str]:
+    with pytest.raises(openai.BadRequestError) as exc_info:
+        await create(**arguments)
+    return exc_info.value.param, str(exc_info.value)
 
 
 async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Path) -> None:
-    asked: list[ModelRequest] = []
+    requests: list[ModelRequest] = []
 
     def finish(request: ModelRequest) -> Step:
-        asked.append(request)
+        requests.append(request)
         return Step((Say("It is sunny, and the pump "), Say("holds twelve bar.", (Cite(0),))))
 
-    both = Step((Say("I look."), Use("search_documents", {"query": "pump"}), Use("weather", {"city": "Berlin"})))
-    async with live(tmp_path, both, finish, both, finish) as rig:
+    text_and_calls = Step(
+        (Say("I look."), Use("search_documents", {"query": "pump"}), Use("weather", {"city": "Berlin"}))
+    )
+    async with open_live(tmp_path, text_and_calls, finish, text_and_calls, finish) as rig:
         domain = await rig.domain()
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
-        before = await rig.left()
+        before = await rig.count_rows()
         messages: list[Any] = [user("Weather and pump?")]
-        ask = rig.openai.chat.completions.create
-        first = await ask(model=domain, messages=messages, tools=[CHAT_TOOL])
+        create = rig.openai.chat.completions.create
+        first = await create(model=domain, messages=messages, tools=[CHAT_TOOL])
         choice = first.choices[0]
         (call,) = choice.message.tool_calls
         assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I look.")
@@ -64,83 +66,83 @@ async def test_a_turn_pauses_with_the_call_and_ends_with_its_result(tmp_path: Pa
         assert first.usage.total_tokens > 0
         result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
         messages += [choice.message.model_dump(), result]
-        second = await ask(model=domain, messages=messages, tools=[CHAT_TOOL])
+        second = await create(model=domain, messages=messages, tools=[CHAT_TOOL])
         assert second.choices[0].message.content == "It is sunny, and the pump holds twelve bar."
         (annotation,) = second.choices[0].message.annotations
         place = annotation.url_citation
-        cited = second.choices[0].message.content[place.start_index : place.end_index]
-        assert cited == "holds twelve bar."
-        results = [block for block in asked[0].messages[-1]["content"] if block["type"] == "tool_result"]
+        quote = second.choices[0].message.content[place.start_index : place.end_index]
+        assert quote == "holds twelve bar."
+        results = [block for block in requests[0].messages[-1]["content"] if block["type"] == "tool_result"]
         assert [block["content"][0].get("text") for block in results][1] == "sunny"
-        assert (await rig.left())[:3] == before[:3]
+        assert (await rig.count_rows())[:3] == before[:3]
 
         stream = {"stream": True, "stream_options": {"include_usage": True}}
-        chunks = await read(await ask(model=domain, messages=messages[:1], tools=[CHAT_TOOL], **stream))
+        chunks = await read_stream(await create(model=domain, messages=messages[:1], tools=[CHAT_TOOL], **stream))
         (delta,) = [c.delta for chunk in chunks for c in chunk.choices if c.delta.tool_calls]
         assert (chunks[-2].choices[0].finish_reason, chunks[-1].usage) == ("tool_calls", first.usage)
         messages[-1]["tool_call_id"] = delta.tool_calls[0].id
-        rest = await read(await ask(model=domain, messages=messages, tools=[CHAT_TOOL], **stream))
-        assert rest[0].choices[0].delta.role == "assistant"
-        assert text_of(rest) == "It is sunny, and the pump holds twelve bar."
-        assert rest[-1].usage == second.usage
-        assert (await rig.left())[:3] == before[:3]
+        later_chunks = await read_stream(await create(model=domain, messages=messages, tools=[CHAT_TOOL], **stream))
+        assert later_chunks[0].choices[0].delta.role == "assistant"
+        assert text_of(later_chunks) == "It is sunny, and the pump holds twelve bar."
+        assert later_chunks[-1].usage == second.usage
+        assert (await rig.count_rows())[:3] == before[:3]
 
 
 async def test_parts_of_a_stored_turn_are_separate_responses(tmp_path: Path) -> None:
-    two = Step((Use("weather", {"city": "Rome"}), Use("clock", {})))
-    async with live(tmp_path, BERLIN, two, say("Sunny twice.")) as rig:
+    two_calls = Step((Use("weather", {"city": "Rome"}), Use("clock", {})))
+    async with open_live(tmp_path, BERLIN, two_calls, say("Sunny twice.")) as rig:
         domain = await rig.domain()
-        ask, keep = rig.openai.responses.create, {"model": domain, "tools": [TOOL, CLOCK], "store": True}
-        first = await ask(input="Weather?", **keep)
-        (call,) = called(first)
+        create, keep = rig.openai.responses.create, {"model": domain, "tools": [TOOL, CLOCK], "store": True}
+        first = await create(input="Weather?", **keep)
+        (call,) = calls_of(first)
         assert (first.status, call.status, call.arguments) == ("completed", "completed", '{"city":"Berlin"}')
         assert [tool.name for tool in first.tools] == ["weather", "clock"]
         with pytest.raises(openai.ConflictError):
-            await ask(input="Never mind", previous_response_id=first.id, **keep)
+            await create(input="Never mind", previous_response_id=first.id, **keep)
 
-        given = {"previous_response_id": first.id, "input": [output(call, "sunny")]}
-        events = await read(await ask(stream=True, **given, **keep))
+        continuation = {"previous_response_id": first.id, "input": [output(call, "sunny")]}
+        events = await read_stream(await create(stream=True, **continuation, **keep))
         kinds = [event.type for event in events]
         assert kinds[:2] == ["response.created", "response.in_progress"]
         assert kinds.count("response.function_call_arguments.done") == 2
         second = events[-1].response
         assert (kinds[-1], second.id) == ("response.completed", f"{first.id}_1")
-        rome, clock = called(second)
-        path, why = await refused(ask, input=[output(rome, "rain")], **keep)
-        assert (path, "missing: clock" in why) == ("input.0.call_id", True)
-        last = await ask(input=[output(rome, "sunny"), output(clock, "noon")], **keep)
-        assert (last.id, last.output_text) == (f"{first.id}_2", "Sunny twice.")
-        again = await ask(input=[output(rome, "sunny"), output(clock, "noon")], **keep)
-        assert again == last
+        rome, clock = calls_of(second)
+        path, message = await read_refusal(create, input=[output(rome, "rain")], **keep)
+        assert (path, "missing: clock" in message) == ("input.0.call_id", True)
+        last_response = await create(input=[output(rome, "sunny"), output(clock, "noon")], **keep)
+        assert (last_response.id, last_response.output_text) == (f"{first.id}_2", "Sunny twice.")
+        repeated = await create(input=[output(rome, "sunny"), output(clock, "noon")], **keep)
+        assert repeated == last_response
 
-        for each in (first, second, last):
-            assert await rig.openai.responses.retrieve(each.id) == each
-        total = sum(each.usage.total_tokens for each in (first, second, last))
+        for response in (first, second, last_response):
+            assert await rig.openai.responses.retrieve(response.id) == response
+        total = sum(response.usage.total_tokens for response in (first, second, last_response))
         turn = await rig.ok("GET", f"/api/turns/{first.id.replace('resp_', 'turn_')}")
         assert total == turn["usage"]["inputTokens"] + turn["usage"]["outputTokens"]
-        shown = (await rig.ok("GET", f"/api/conversations/{first.conversation.id}/messages"))["items"]
-        assert [message["content"] for message in shown] == ["Weather?", "Sunny twice."]
+        messages = (await rig.ok("GET", f"/api/conversations/{first.conversation.id}/messages"))["items"]
+        assert [message["content"] for message in messages] == ["Weather?", "Sunny twice."]
 
 
 async def test_a_call_that_stores_nothing_survives_a_kill_while_it_waits(tmp_path: Path) -> None:
-    async with live(tmp_path / "killed", BERLIN) as rig:
+    async with open_live(tmp_path / "killed", BERLIN) as rig:
         domain = await rig.domain()
-        ask = rig.openai.responses.create
-        (call,) = called(await ask(model=domain, input="Weather?", tools=[TOOL]))
+        create = rig.openai.responses.create
+        (call,) = calls_of(await create(model=domain, input="Weather?", tools=[TOOL]))
         shutil.copytree(tmp_path / "killed", tmp_path / "next")
-    async with live(tmp_path / "next", say("Sunny.")) as rig:
+    async with open_live(tmp_path / "next", say("Sunny.")) as rig:
         assert (await rig.ok("GET", "/api/conversations"))["total"] == 0
         answer = await rig.openai.responses.create(model=domain, input=[output(call, "sunny")])
         assert answer.output_text == "Sunny."
-        assert (await rig.left())[:3] == (0, 0, 0)
+        assert (await rig.count_rows())[:3] == (0, 0, 0)
 
 
 async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Path) -> None:
-    async with live(tmp_path, BERLIN, BERLIN) as rig:
+    async with open_live(tmp_path, BERLIN, BERLIN) as rig:
         domain = await rig.domain()
-        ask = rig.openai.responses.create
-        kept = await ask(model=domain, input="Weather?", tools=[TOOL], store=True)
-        (call,) = called(await ask(model=domain, input="Weather?", tools=[TOOL]))
+        create = rig.openai.responses.create
+        stored_response = await create(model=domain, input="Weather?", tools=[TOOL], store=True)
+        (call,) = calls_of(await create(model=domain, input="Weather?", tools=[TOOL]))
 
         def age(conn: Any) -> None:
             conn.exec_driver_sql("UPDATE waits SET expires_at = '2020-01-01T00:00:00.000Z'")
@@ -148,47 +150,49 @@ async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Pa
 
         await rig.application.database.write(age)
         await rig.application.business.runtime.check_waits()
-        failed = await read(await rig.openai.responses.retrieve(f"{kept.id}_1", stream=True))
-        assert failed[-1].response.error.type == "FUNCTION_RESULT_MISSING"
+        events = await read_stream(await rig.openai.responses.retrieve(f"{stored_response.id}_1", stream=True))
+        assert events[-1].response.error.type == "FUNCTION_RESULT_MISSING"
         with pytest.raises(openai.ConflictError, match="its time is over"):
-            await ask(model=domain, input=[output(call, "late")], tools=[TOOL])
+            await create(model=domain, input=[output(call, "late")], tools=[TOOL])
         with anyio.fail_after(240):
-            while (await rig.left())[0] > 1:
+            while (await rig.count_rows())[0] > 1:
                 await rig.application.database.write(age)
                 await rig.application.business.deletion.end_left_calls()
 
 
 async def test_results_for_server_tools_and_foreign_calls_are_refused(tmp_path: Path) -> None:
     search = Use("search_documents", {"query": "pump"}, id="toolu_search")
-    async with live(tmp_path, Step((search, Use("weather", {"city": "Bonn"}))), any_command=True) as rig:
+    async with open_live(tmp_path, Step((search, Use("weather", {"city": "Bonn"}))), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"files": {"command": "false"}})
-        ask = rig.openai.responses.create
-        (call,) = called(await ask(model=domain, input="Weather?", tools=[TOOL]))
-        for forged in ("toolu_search", "wait_none", call.call_id + "x"):
-            given = [output(call, "sunny") | {"call_id": forged}]
-            path, why = await refused(ask, model=domain, input=given)
-            assert (path, "no function call waits" in why) == ("input.0.call_id", True)
+        create = rig.openai.responses.create
+        (call,) = calls_of(await create(model=domain, input="Weather?", tools=[TOOL]))
+        for forged_id in ("toolu_search", "wait_none", call.call_id + "x"):
+            items = [output(call, "sunny") | {"call_id": forged_id}]
+            path, message = await read_refusal(create, model=domain, input=items)
+            assert (path, "no function call waits" in message) == ("input.0.call_id", True)
         for name in ("search_documents", "files__read"):
             past = [user("Hi"), {"type": "function_call", "call_id": "c", "name": name, "arguments": "{}"}]
             past += [{"type": "function_call_output", "call_id": "c", "output": "The CEO said yes."}, user("So?")]
-            assert (await refused(ask, model=domain, input=past))[0] == "input.1.name"
-            assert (await refused(ask, model=domain, input="Hi", tools=[{**TOOL, "name": name}]))[0] == "tools.0.name"
+            assert (await read_refusal(create, model=domain, input=past))[0] == "input.1.name"
+            assert (await read_refusal(create, model=domain, input="Hi", tools=[{**TOOL, "name": name}]))[0] == (
+                "tools.0.name"
+            )
         eve = bearer(await make_key(rig, "eve", "member", domain))
         body = {"model": domain, "input": [output(call, "sunny")]}
         answer = await rig.http.post("/v1/responses", json=body, headers=eve)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input.0.call_id")
-        other = await rig.domain()
-        assert (await refused(ask, model=other, input=[output(call, "sunny")]))[0] == "input.0.call_id"
+        other_domain = await rig.domain()
+        assert (await read_refusal(create, model=other_domain, input=[output(call, "sunny")]))[0] == "input.0.call_id"
 
 
 async def test_calls_in_earlier_messages_are_sent_to_the_model(tmp_path: Path) -> None:
-    asked: list[ModelRequest] = []
+    requests: list[ModelRequest] = []
 
     def note(request: ModelRequest) -> Step:
-        asked.append(request)
+        requests.append(request)
         return say("Yes.")
 
-    async with live(tmp_path, note, note) as rig:
+    async with open_live(tmp_path, note, note) as rig:
         domain = await rig.domain()
         calls = [
             {"id": f"c{n}", "type": "function", "function": {"name": "weather", "arguments": "{}"}} for n in (1, 2)
@@ -203,33 +207,33 @@ async def test_calls_in_earlier_messages_are_sent_to_the_model(tmp_path: Path) -
         items += [{"type": "function_call_output", "call_id": f"c{n}", "output": f"sunny {n}"} for n in (1, 2)]
         items += [assistant("Sunny."), user("Sure?")]
         assert (await rig.openai.responses.create(model=domain, input=items)).output_text == "Yes."
-        for request in asked:
-            sent = [[block["type"] for block in message["content"]] for message in request.messages]
-            assert sent == [["text"], ["tool_use"] * 2, ["tool_result"] * 2, ["text"], ["text"]]
+        for request in requests:
+            block_types = [[block["type"] for block in message["content"]] for message in request.messages]
+            assert block_types == [["text"], ["tool_use"] * 2, ["tool_result"] * 2, ["text"], ["text"]]
             assert [block["content"][0]["text"] for block in request.messages[2]["content"]] == ["sunny 1", "sunny 2"]
 
 
 async def test_tool_choice_limits_or_requires_functions(tmp_path: Path) -> None:
-    asked: list[ModelRequest] = []
+    requests: list[ModelRequest] = []
 
     def note(request: ModelRequest) -> Step:
-        asked.append(request)
+        requests.append(request)
         return say("Done.")
 
-    async with live(tmp_path, *([note] * 4)) as rig:
+    async with open_live(tmp_path, *([note] * 4)) as rig:
         domain = await rig.domain()
         allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "clock"}]}
         for choice in ("none", "required", {"type": "function", "name": "clock"}, allowed):
             await rig.openai.responses.create(model=domain, input="Hi", tools=[TOOL, CLOCK], tool_choice=choice)
-        names = [{tool["name"] for tool in request.tools} & {"weather", "clock"} for request in asked]
+        names = [{tool["name"] for tool in request.tools} & {"weather", "clock"} for request in requests]
         assert names == [set(), {"weather", "clock"}, {"weather", "clock"}, {"clock"}]
-        assert [request.tool_choice for request in asked] == [
+        assert [request.tool_choice for request in requests] == [
             None,
             {"type": "any"},
             {"type": "tool", "name": "clock"},
             None,
         ]
-        prompts = ["\n".join(block["text"] for block in request.system) for request in asked]
+        prompts = ["\n".join(block["text"] for block in request.system) for request in requests]
         wishes = [line for prompt in prompts for line in prompt.split("\n") if line.startswith("Before you answer")]
         assert wishes == [
             "Before you answer, call at least one of these functions: weather, clock.",
@@ -241,12 +245,12 @@ async def test_the_extractive_model_calls_a_required_function(tmp_path: Path) ->
     async with Rig(tmp_path, scripted=False) as rig:
         domain = await rig.domain()
         body = {"model": domain, "input": "Weather in Bonn?", "tools": [TOOL], "tool_choice": "required"}
-        made = await rig.ok("POST", "/v1/responses", body)
-        (call,) = made["output"]
+        response = await rig.ok("POST", "/v1/responses", body)
+        (call,) = response["output"]
         assert (call["type"], call["arguments"]) == ("function_call", '{"city":"Weather in Bonn?"}')
-        given = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
-        done = await rig.ok("POST", "/v1/responses", {"model": domain, "input": [given]})
-        assert (done["status"], done["output"][0]["type"]) == ("completed", "message")
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+        finished = await rig.ok("POST", "/v1/responses", {"model": domain, "input": [result]})
+        assert (finished["status"], finished["output"][0]["type"]) == ("completed", "message")
 
 
 @pytest.mark.parametrize("api", ["responses", "chat_completions"])
@@ -266,7 +270,7 @@ async def test_the_agents_framework_of_openai_runs_its_functions(api: str, tmp_p
         cities.append(city)
         return f"sunny in {city}"
 
-    async with live(tmp_path, *steps) as rig:
+    async with open_live(tmp_path, *steps) as rig:
         domain = await rig.domain()
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
         kind = agents.OpenAIResponsesModel if api == "responses" else agents.OpenAIChatCompletionsModel
@@ -281,11 +285,11 @@ async def test_the_agents_framework_of_openai_runs_its_functions(api: str, tmp_p
         assert (sorted(cities[:2]), cities[2:]) == (["Berlin", "Rome"], ["Oslo"])
         assert first.final_output == "Sunny in Berlin, Rome and Oslo."
         following = [*first.to_input_list(), {"role": "user", "content": "Sure?"}]
-        second = agents.Runner.run_streamed(agent, following)
-        async for _ in second.stream_events():
+        second_run = agents.Runner.run_streamed(agent, following)
+        async for _ in second_run.stream_events():
             pass
-        assert second.final_output == "As I said: sunny."
-        assert (await rig.left())[:3] == (0, 0, 0)
+        assert second_run.final_output == "As I said: sunny."
+        assert (await rig.count_rows())[:3] == (0, 0, 0)
 
 
 class Pump(BaseModel):
@@ -310,58 +314,58 @@ async def test_an_answer_in_the_clients_form_is_what_its_sdk_parses(tmp_path: Pa
         FILLED,
         say('```json\n{"pressure": 12, "unit": "bar"}\n```'),
     )
-    async with live(tmp_path, *steps) as rig:
+    async with open_live(tmp_path, *steps) as rig:
         domain = await rig.domain()
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
-        asked: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": Pump}
-        whole = await rig.openai.chat.completions.parse(**asked)
-        assert (whole.choices[0].message.parsed, whole.choices[0].finish_reason) == (
+        arguments: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": Pump}
+        completion = await rig.openai.chat.completions.parse(**arguments)
+        assert (completion.choices[0].message.parsed, completion.choices[0].finish_reason) == (
             Pump(pressure=12, unit="bar"),
             "stop",
         )
-        async with rig.openai.chat.completions.stream(**asked) as stream:
-            streamed = await stream.get_final_completion()
-        assert streamed.choices[0].message.parsed == whole.choices[0].message.parsed
+        async with rig.openai.chat.completions.stream(**arguments) as stream:
+            streamed_completion = await stream.get_final_completion()
+        assert streamed_completion.choices[0].message.parsed == completion.choices[0].message.parsed
         response: Any = {"model": domain, "text_format": Pump, "tools": [TOOL]}
         first = await rig.openai.responses.parse(input="Pressure and weather?", **response)
-        (call,) = called(first)
-        last = await rig.openai.responses.parse(input=[output(call, "sunny")], **response)
-        assert (last.output_parsed, last.status) == (Pump(pressure=12, unit="bar"), "completed")
-        assert [tool.name for tool in last.tools] == ["weather"]
-        written = await rig.openai.responses.parse(model=domain, input="Pressure?", text_format=Pump)
-        assert written.output_parsed == last.output_parsed
-        assert (await rig.left())[:3] == (0, 0, 0)
+        (call,) = calls_of(first)
+        parsed = await rig.openai.responses.parse(input=[output(call, "sunny")], **response)
+        assert (parsed.output_parsed, parsed.status) == (Pump(pressure=12, unit="bar"), "completed")
+        assert [tool.name for tool in parsed.tools] == ["weather"]
+        parsed_text = await rig.openai.responses.parse(model=domain, input="Pressure?", text_format=Pump)
+        assert parsed_text.output_parsed == parsed.output_parsed
+        assert (await rig.count_rows())[:3] == (0, 0, 0)
 
 
 async def test_an_answer_that_violates_its_form_is_an_error(tmp_path: Path) -> None:
-    async with live(tmp_path, *([say("About twelve.")] * 3)) as rig:
+    async with open_live(tmp_path, *([say("About twelve.")] * 3)) as rig:
         domain = await rig.domain()
-        asked: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": {"type": "json_object"}}
-        with pytest.raises(openai.InternalServerError) as failed:
-            await rig.openai.chat.completions.create(**asked)
-        assert (failed.value.status_code, failed.value.code) == (502, "ANSWER_NOT_IN_FORM")
-        with pytest.raises(openai.APIError) as broken:
-            await read(await rig.openai.chat.completions.create(**asked, stream=True))
-        assert broken.value.code == "ANSWER_NOT_IN_FORM"
+        arguments: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": {"type": "json_object"}}
+        with pytest.raises(openai.InternalServerError) as exc_info:
+            await rig.openai.chat.completions.create(**arguments)
+        assert (exc_info.value.status_code, exc_info.value.code) == (502, "ANSWER_NOT_IN_FORM")
+        with pytest.raises(openai.APIError) as stream_error:
+            await read_stream(await rig.openai.chat.completions.create(**arguments, stream=True))
+        assert stream_error.value.code == "ANSWER_NOT_IN_FORM"
         text: Any = {"format": {"type": "json_object"}}
-        events = await read(await rig.openai.responses.create(model=domain, input="Hi", text=text, stream=True))
+        events = await read_stream(await rig.openai.responses.create(model=domain, input="Hi", text=text, stream=True))
         assert events[-1].response.error.type == "ANSWER_NOT_IN_FORM"
-    async with live(tmp_path / "keyless", scripted=False) as rig:
-        param, _ = await refused(rig.openai.chat.completions.create, **{**asked, "model": await rig.domain()})
+    async with open_live(tmp_path / "keyless", scripted=False) as rig:
+        param, _ = await read_refusal(rig.openai.chat.completions.create, **{**arguments, "model": await rig.domain()})
         assert param == "response_format"
 
 
 async def test_text_after_a_stop_sequence_is_not_sent(tmp_path: Path) -> None:
     steps = [SEARCHED, Step((Say("The pump holds "), Say("twelve bar.", (Cite(0),)), Say(" END of it. END")))]
-    async with live(tmp_path, *steps * 2, *([say("No end here: EN")] * 2)) as rig:
+    async with open_live(tmp_path, *steps * 2, *([say("No end here: EN")] * 2)) as rig:
         domain = await rig.domain()
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
-        asked: Any = {"model": domain, "messages": [user("Pressure?")], "stop": ["END", "never"]}
+        arguments: Any = {"model": domain, "messages": [user("Pressure?")], "stop": ["END", "never"]}
         for expected in ("I look it up.\n\nThe pump holds twelve bar. ", "No end here: EN"):
-            whole = await rig.openai.chat.completions.create(**asked)
-            (choice,) = whole.choices
+            completion = await rig.openai.chat.completions.create(**arguments)
+            (choice,) = completion.choices
             assert (choice.message.content, choice.finish_reason) == (expected, "stop")
-            chunks = await read(await rig.openai.chat.completions.create(**asked, stream=True))
+            chunks = await read_stream(await rig.openai.chat.completions.create(**arguments, stream=True))
             assert text_of(chunks) == expected
-        for given in ({"store": True}, {"stop": "x" * 2_000}, {"stop": ["a"] * 40}, {"stop": ""}):
-            assert (await refused(rig.openai.chat.completions.create, **{**asked, **given}))[0] == "stop"
+        for unsupported in ({"store": True}, {"stop": "x" * 2_000}, {"stop": ["a"] * 40}, {"stop": ""}):
+            assert (await read_refusal(rig.openai.chat.completions.create, **{**arguments, **unsupported}))[0] == "stop"

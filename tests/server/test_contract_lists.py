@@ -36,17 +36,17 @@ async def test_a_knowledge_client_pages_its_conversations_and_messages(tmp_path:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
     async with Rig(tmp_path, *[say(f"Answer {n}.") for n in range(3)], default_domain=domain) as rig:
-        made = [
+        conversations = [
             await rig.ok("POST", "/api/conversation", {"title": title, "metadata": {"n": title}}) for title in "bca"
         ]
-        assert [each["metadata"] for each in made] == [{"n": "b"}, {"n": "c"}, {"n": "a"}]
-        assert (await rig.ok("GET", f"/api/conversation/{made[0]['id']}"))["metadata"] == {"n": "b"}
-        elsewhere = await rig.conversation()
+        assert [conversation["metadata"] for conversation in conversations] == [{"n": "b"}, {"n": "c"}, {"n": "a"}]
+        assert (await rig.ok("GET", f"/api/conversation/{conversations[0]['id']}"))["metadata"] == {"n": "b"}
+        foreign_conversation = await rig.conversation()
 
         async def page(**query: str | int) -> tuple[list[str], str, str]:
             response = await rig.http.get("/api/conversation", params=query)
             assert response.status_code == 200, response.text
-            titles = [each["title"] for each in response.json()]
+            titles = [conversation["title"] for conversation in response.json()]
             return titles, response.headers["x-total-count"], response.headers["x-has-more"]
 
         by_title: dict[str, str | int] = {"sortBy": "title", "sortOrder": "asc", "pageSize": 2}
@@ -57,25 +57,25 @@ async def test_a_knowledge_client_pages_its_conversations_and_messages(tmp_path:
         assert (await page(sortBy="createdAt", sortOrder="asc"))[0] == ["b", "c", "a"]
         assert (await page())[0] == ["a", "c", "b"]
 
-        mine, others = made[0]["id"], made[1]["id"]
+        first_id, second_id = conversations[0]["id"], conversations[1]["id"]
         for n in range(2):
-            await rig.say(mine, f"Question {n}")
-        await rig.say(others, "Other")
-        path = f"/api/conversation/{mine}/messages"
-        whole = await rig.ok("GET", path)
-        assert [each["content"] for each in whole] == ["Question 0", "Answer 0.", "Question 1", "Answer 1."]
-        last = await rig.http.get(path, params={"limit": 2})
-        assert (last.json(), last.headers["x-has-more"]) == (whole[2:], "true")
-        before = await rig.http.get(path, params={"limit": 3, "before": whole[2]["id"]})
-        assert (before.json(), before.headers["x-has-more"]) == (whole[:2], "false")
-        foreign = (await rig.ok("GET", f"/api/conversation/{others}/messages"))[0]["id"]
+            await rig.say(first_id, f"Question {n}")
+        await rig.say(second_id, "Other")
+        path = f"/api/conversation/{first_id}/messages"
+        messages = await rig.ok("GET", path)
+        assert [message["content"] for message in messages] == ["Question 0", "Answer 0.", "Question 1", "Answer 1."]
+        last_page = await rig.http.get(path, params={"limit": 2})
+        assert (last_page.json(), last_page.headers["x-has-more"]) == (messages[2:], "true")
+        before = await rig.http.get(path, params={"limit": 3, "before": messages[2]["id"]})
+        assert (before.json(), before.headers["x-has-more"]) == (messages[:2], "false")
+        foreign = (await rig.ok("GET", f"/api/conversation/{second_id}/messages"))[0]["id"]
         for reference in (foreign, "msg_none"):
-            refused = await rig.http.get(path, params={"before": reference})
-            assert (refused.status_code, refused.json()["code"]) == (404, "MESSAGE_NOT_FOUND")
-        answer = whole[1]["metadata"]
+            refusal = await rig.http.get(path, params={"before": reference})
+            assert (refusal.status_code, refusal.json()["code"]) == (404, "MESSAGE_NOT_FOUND")
+        answer = messages[1]["metadata"]
         assert answer.keys() == {"model", "tokensUsed", "retrievalTimeMs", "generationTimeMs"}
-        assert (bool(answer["model"]), answer["tokensUsed"] > 0, whole[0]["metadata"]) == (True, True, {})
-        assert (await rig.refused("GET", f"/api/conversation/{elsewhere}/messages"))[0] == 404
+        assert (bool(answer["model"]), answer["tokensUsed"] > 0, messages[0]["metadata"]) == (True, True, {})
+        assert (await rig.refused("GET", f"/api/conversation/{foreign_conversation}/messages"))[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,20 @@ async def test_a_parameter_that_a_list_cannot_honour_is_refused_by_name(
             assert (status, code) == (422, "VALIDATION_ERROR")
             assert message.startswith(f"{name}: ")
         if name == "colour":
-            made = (await rig.ok("POST", "/api/conversation", {}))["id"]
+            conversation = (await rig.ok("POST", "/api/conversation", {}))["id"]
             for path in (
                 *("/api/domains", f"/api/domains/{domain}", f"/api/domains/{domain}/documents", "/api/budgets"),
                 *(f"/api/domains/{domain}/roles", f"/api/domains/{domain}/tool-calls", "/api/turns/turn_x/events"),
-                *(f"/api/conversation/{made}", f"/api/conversation/{made}/messages"),
-                *(f"/api/conversations/{made}", f"/api/conversations/{made}/messages"),
-                *(f"/api/conversations/{made}/{part}" for part in ("branches", "archives", "tool-calls")),
+                *(f"/api/conversation/{conversation}", f"/api/conversation/{conversation}/messages"),
+                *(f"/api/conversations/{conversation}", f"/api/conversations/{conversation}/messages"),
+                *(f"/api/conversations/{conversation}/{part}" for part in ("branches", "archives", "tool-calls")),
             ):
                 assert (await rig.refused("GET", path, params=query))[2].startswith("colour: "), path
-            for path in ("/api/v1/chat", f"/api/conversation/{made}/message", f"/api/conversations/{made}/messages"):
+            for path in (
+                "/api/v1/chat",
+                f"/api/conversation/{conversation}/message",
+                f"/api/conversations/{conversation}/messages",
+            ):
                 body = {"message": "Hi", "content": "Hi"} if "conversations" not in path else {"content": "Hi"}
                 assert (await rig.refused("POST", path, body, params=query))[2].startswith("colour: "), path
 
@@ -142,27 +146,27 @@ async def test_tool_calls_have_their_structured_content_or_its_ref_and_are_found
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "Go")
         path = f"/api/conversations/{conversation}/tool-calls"
-        items = {each["toolCallId"]: each for each in (await rig.ok("GET", path))["items"]}
+        items = {item["toolCallId"]: item for item in (await rig.ok("GET", path))["items"]}
         assert items["c1"]["structured"] == {"result": "small"}
         ref = items["c2"]["structured"]["_ref"]
         assert (await rig.ok("GET", f"/api/payloads/{ref}")) == {"result": large}
         for query in ("toolName=plain__echo&toolName=promptx_discover", "tool_name=plain__echo,promptx_discover"):
-            names = [each["toolName"] for each in (await rig.ok("GET", f"{path}?{query}"))["items"]]
+            names = [item["toolName"] for item in (await rig.ok("GET", f"{path}?{query}"))["items"]]
             assert names == ["plain__echo", "plain__echo", "promptx_discover"]
         assert (await rig.ok("GET", f"{path}?toolName=nothing"))["items"] == []
 
         report = await rig.ok("GET", f"/api/domains/{domain}/tool-calls")
-        shown = {each["toolName"]: each for each in report["items"]}
-        assert shown.keys() == {"plain__echo", "promptx_discover", "search_documents"}
-        assert shown["search_documents"]["hitCount"] == 1
+        calls_by_tool = {item["toolName"]: item for item in report["items"]}
+        assert calls_by_tool.keys() == {"plain__echo", "promptx_discover", "search_documents"}
+        assert calls_by_tool["search_documents"]["hitCount"] == 1
         assert "27 days" not in str(report)
         assert "small" not in str(report)
-        totals = {each["toolName"]: (each["status"], each["calls"]) for each in report["totals"]}
+        totals = {total["toolName"]: (total["status"], total["calls"]) for total in report["totals"]}
         assert totals["plain__echo"] == ("ok", 2)
         some = await rig.ok("GET", f"/api/domains/{domain}/tool-calls?toolName=plain__echo&limit=1&status=ok")
         assert (len(some["items"]), some["hasMore"], len(some["totals"])) == (1, True, 1)
         assert (await rig.ok("GET", f"/api/domains/{domain}/tool-calls?to=2020-01-01"))["totals"] == []
         as_operator(rig)
         member = await make_key(rig, "ann", "member", domain)
-        refused = await rig.refused("GET", f"/api/domains/{domain}/tool-calls", headers=bearer(member))
-        assert refused[:2] == (403, "FORBIDDEN")
+        refusal = await rig.refused("GET", f"/api/domains/{domain}/tool-calls", headers=bearer(member))
+        assert refusal[:2] == (403, "FORBIDDEN")

@@ -13,22 +13,22 @@ from tests.server.rig import Rig
 
 
 async def _refusal(service: Conversations, user: User, conversation_id: str) -> NotFound:
-    with pytest.raises(NotFound) as caught:
+    with pytest.raises(NotFound) as exc_info:
         await service.send(user, ConversationId(conversation_id), "Again.")
-    return caught.value
+    return exc_info.value
 
 
 async def test_a_deleted_conversation_refuses_messages_at_once(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two.")) as rig:
         domain = await rig.domain()
-        own, other = await rig.conversation(domain), await rig.conversation(domain)
-        for conversation in (own, other):
+        deleted, kept = await rig.conversation(domain), await rig.conversation(domain)
+        for conversation in (deleted, kept):
             await rig.say(conversation, "Hello.")
-        await rig.ok("DELETE", f"/api/conversations/{own}")
+        await rig.ok("DELETE", f"/api/conversations/{deleted}")
         await rig.ok("DELETE", f"/api/domains/{domain}")
-        for conversation in (own, other):
-            refused = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Again."})
-            assert refused[:2] == (404, "CONVERSATION_NOT_FOUND")
+        for conversation in (deleted, kept):
+            refusal = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Again."})
+            assert refusal[:2] == (404, "CONVERSATION_NOT_FOUND")
 
 
 async def test_an_archived_conversation_refuses_messages_at_once(tmp_path: Path) -> None:
@@ -36,8 +36,8 @@ async def test_an_archived_conversation_refuses_messages_at_once(tmp_path: Path)
         conversation = await rig.conversation()
         await rig.say(conversation, "Hello.")
         await rig.ok("PATCH", f"/api/conversations/{conversation}", {"status": "archived"})
-        refused = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Again."})
-        assert refused[:2] == (409, "CONVERSATION_ARCHIVED")
+        refusal = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Again."})
+        assert refusal[:2] == (409, "CONVERSATION_ARCHIVED")
 
 
 async def test_a_just_used_conversation_does_not_exist_for_others(tmp_path: Path) -> None:

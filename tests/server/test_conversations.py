@@ -48,15 +48,15 @@ async def test_a_json_client_gets_the_turn_and_follows_it_by_number(tmp_path: Pa
         turn = accepted.json()
         assert turn["conversationId"] == conversation
         stream = f"/api/turns/{turn['id']}/events"
-        whole = events_of((await rig.http.get(stream)).text)
-        assert whole[0]["userMessageId"] == turn["userMessageId"]
-        for after in range(len(whole)):
-            rest = events_of((await rig.http.get(stream, params={"after": str(after)})).text)
-            assert rest == whole[after:]
-            last = {"last-event-id": f"{turn['id']}:{after}"}
-            assert events_of((await rig.http.get(stream, headers=last)).text) == rest
-        ended = await rig.ok("GET", f"/api/turns/{turn['id']}")
-        assert (ended["status"], ended["endReason"]) == ("done", "end_turn")
+        all_events = events_of((await rig.http.get(stream)).text)
+        assert all_events[0]["userMessageId"] == turn["userMessageId"]
+        for after in range(len(all_events)):
+            later_events = events_of((await rig.http.get(stream, params={"after": str(after)})).text)
+            assert later_events == all_events[after:]
+            headers = {"last-event-id": f"{turn['id']}:{after}"}
+            assert events_of((await rig.http.get(stream, headers=headers)).text) == later_events
+        turn_record = await rig.ok("GET", f"/api/turns/{turn['id']}")
+        assert (turn_record["status"], turn_record["endReason"]) == ("done", "end_turn")
 
 
 async def test_a_deleted_log_is_an_error(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ async def test_a_bad_message_is_refused_plainly_and_the_next_is_answered(tmp_pat
         conversation = await rig.conversation()
         path = f"/api/conversations/{conversation}/messages"
         for body, status, code in BAD_MESSAGES:
-            found = await rig.refused("POST", path, body)
-            assert (body, *found[:2]) == (body, status, code)
-            assert found[2]
+            refusal = await rig.refused("POST", path, body)
+            assert (body, *refusal[:2]) == (body, status, code)
+            assert refusal[2]
             assert types_of(await rig.say(conversation, "Hello?"))[-1] == "done"
 
 
@@ -97,8 +97,8 @@ async def test_a_malformed_body_is_a_validation_error(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/conversations/{await rig.conversation()}/messages"
         for content in (b"{", b"\xff\xfe", b'{"content": "\\ud800"}', b"[" * 5_000, b"x" * 1_100_000):
-            refused = await rig.refused("POST", path, content=content)
-            assert (content[:20], *refused[:2]) == (content[:20], 422, "VALIDATION_ERROR")
+            refusal = await rig.refused("POST", path, content=content)
+            assert (content[:20], *refusal[:2]) == (content[:20], 422, "VALIDATION_ERROR")
 
 
 UNKNOWN_IDS: list[tuple[str, str, str]] = [
@@ -144,11 +144,11 @@ async def test_a_repeated_client_message_creates_one_turn_and_other_content_is_r
     async with Rig(tmp_path, say("Once.")) as rig:
         conversation = await rig.conversation()
         first = await rig.say(conversation, "Do it", clientMessageId="c-1")
-        again = await rig.say(conversation, "Do it", clientMessageId="c-1")
-        assert again == first
+        repeated = await rig.say(conversation, "Do it", clientMessageId="c-1")
+        assert repeated == first
         path = f"/api/conversations/{conversation}/messages"
-        found = await rig.refused("POST", path, {"content": "Do more", "clientMessageId": "c-1"})
-        assert found[:2] == (409, "IDEMPOTENCY_MISMATCH")
+        refusal = await rig.refused("POST", path, {"content": "Do more", "clientMessageId": "c-1"})
+        assert refusal[:2] == (409, "IDEMPOTENCY_MISMATCH")
         assert len((await rig.ok("GET", path))["items"]) == 2
 
 
@@ -181,9 +181,9 @@ async def test_the_first_message_gives_the_title_unless_the_user_chose_one(tmp_p
         events = await rig.say(untitled, text)
         assert events[1]["title"] == "What is the notice period in the trial month?"
         assert "title" not in types_of(await rig.say(untitled, "More"))
-        titled = await rig.conversation(domain, title="  My   case ")
-        assert "title" not in types_of(await rig.say(titled, "Hello"))
-        assert (await rig.ok("GET", f"/api/conversations/{titled}"))["title"] == "My case"
+        titled_id = await rig.conversation(domain, title="  My   case ")
+        assert "title" not in types_of(await rig.say(titled_id, "Hello"))
+        assert (await rig.ok("GET", f"/api/conversations/{titled_id}"))["title"] == "My case"
 
 
 async def test_an_archived_or_full_conversation_refuses_messages(tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ async def test_messages_are_paged_backwards(tmp_path: Path) -> None:
         for question in ("q1", "q2", "q3"):
             await rig.say(conversation, question)
         path = f"/api/conversations/{conversation}/messages"
-        last = (await rig.ok("GET", path, params={"limit": "3"}))["items"]
-        assert [item["content"] for item in last] == ["a2", "q3", "a3"]
-        before = {"limit": "10", "before": last[0]["id"]}
+        last_items = (await rig.ok("GET", path, params={"limit": "3"}))["items"]
+        assert [item["content"] for item in last_items] == ["a2", "q3", "a3"]
+        before = {"limit": "10", "before": last_items[0]["id"]}
         assert [item["content"] for item in (await rig.ok("GET", path, params=before))["items"]] == ["q1", "a1", "q2"]
         assert (await rig.refused("GET", path, params={"before": "msg_x"}))[:2] == (404, "MESSAGE_NOT_FOUND")
         assert (await rig.refused("GET", path, params={"limit": "0"}))[:2] == (422, "VALIDATION_ERROR")
@@ -224,8 +224,12 @@ async def test_conversations_are_listed_sorted_filtered_and_changed(tmp_path: Pa
         assert ([item["title"] for item in page["items"]], page["total"]) == (["Alpha", "Bravo"], 3)
         assert (await rig.ok("GET", "/api/conversations", params={"q": "char"}))["items"][0]["title"] == "Charlie"
         path = f"/api/conversations/{page['items'][0]['id']}"
-        changed = await rig.ok("PATCH", path, {"title": "Delta", "metadata": {"case": 7}})
-        assert (changed["title"], changed["titleSource"], changed["metadata"]) == ("Delta", "user", {"case": 7})
+        conversation_record = await rig.ok("PATCH", path, {"title": "Delta", "metadata": {"case": 7}})
+        assert (conversation_record["title"], conversation_record["titleSource"], conversation_record["metadata"]) == (
+            "Delta",
+            "user",
+            {"case": 7},
+        )
         assert (await rig.refused("PATCH", path, {"title": " "}))[:2] == (422, "VALIDATION_ERROR")
 
 
@@ -293,10 +297,14 @@ async def test_a_failed_turn_stays_visible_with_a_plain_reason(tmp_path: Path, n
         assert [item["role"] for item in items] == ["user", "assistant"] * 2
         assert (await rig.ok("GET", path))["messageCount"] == 4
         for limit in (1, 2, 3):  # a page may end between a question and an answer without text
-            last = await rig.ok("GET", f"{path}/messages", params={"limit": str(limit)})
-            before = {"before": last["items"][0]["id"]}
-            rest = await rig.ok("GET", f"{path}/messages", params=before)
-            assert ([*rest["items"], *last["items"]], last["hasMore"], rest["hasMore"]) == (items, True, False)
+            last_page = await rig.ok("GET", f"{path}/messages", params={"limit": str(limit)})
+            before = {"before": last_page["items"][0]["id"]}
+            first_page = await rig.ok("GET", f"{path}/messages", params=before)
+            assert ([*first_page["items"], *last_page["items"]], last_page["hasMore"], first_page["hasMore"]) == (
+                items,
+                True,
+                False,
+            )
 
 
 async def test_a_conversation_shows_its_running_and_waiting_turns(tmp_path: Path) -> None:

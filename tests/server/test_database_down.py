@@ -37,18 +37,18 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
         domain = await rig.domain()
         ingestion = rig.application.business.documents.knowledge.ingestion
         path = f"/api/domains/{domain}/documents"
-        made = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
-        job = ingestion._jobs[made["items"][0]["id"]]
+        upload = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
+        job = ingestion._jobs[upload["items"][0]["id"]]
         with anyio.fail_after(240):
             await job.ended.wait()
         assert backup.held is not None
         with closing(backup.held):
-            refused = await rig.refused("POST", "/api/conversations", {"domainId": domain})
-            assert refused[:2] == (503, "STORAGE_UNAVAILABLE")
-            assert "Try again" in refused[2]
+            refusal = await rig.refused("POST", "/api/conversations", {"domainId": domain})
+            assert refusal[:2] == (503, "STORAGE_UNAVAILABLE")
+            assert "Try again" in refusal[2]
             assert (await rig.ok("GET", path))["items"][0]["name"] == "a.md", "reading goes on"
         await rig.conversation(domain)
-        document = made["items"][0]["id"]
+        document = upload["items"][0]["id"]
         assert await ingestion.requeue(document)
         ingestion.submit(await rig.application.business.documents.get(domain, document, EVERY_DOCUMENT))
         assert (await rig.settled(domain, document))["status"] == "indexed"
@@ -56,19 +56,19 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
 
 async def test_failed_background_work_does_not_stop_the_server(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        failed = [anyio.Event(), anyio.Event()]
+        ends = [anyio.Event(), anyio.Event()]
 
-        async def broken() -> None:
-            failed[0].set()
+        async def fail_storage() -> None:
+            ends[0].set()
             raise StorageUnavailable("gone")
 
-        async def worse() -> None:
-            failed[1].set()
+        async def fail_unexpectedly() -> None:
+            ends[1].set()
             raise RuntimeError("nobody thought of this")
 
-        rig.application.workers.start("a test", broken)
-        rig.application.workers.repeat("a test", worse, 3600)
+        rig.application.workers.start("a test", fail_storage)
+        rig.application.workers.repeat("a test", fail_unexpectedly, 3600)
         with anyio.fail_after(240):
-            for each in failed:
-                await each.wait()
+            for end in ends:
+                await end.wait()
         assert (await rig.http.get("/api/health")).status_code == 200

@@ -52,13 +52,16 @@ PATHS = [
 def test_a_declared_route_matches_what_a_route_of_starlette_matches(root: str) -> None:
     edge: Any = None
     matches = 0
-    for declared in declarations_of(Places):
-        endpoint = RouteEndpoint(declared, Places(), edge)
-        ours, theirs = DeclaredRoute(declared, endpoint), Route(declared.path, endpoint, methods=[declared.method])
-        assert ours.methods == theirs.methods
+    for declaration in declarations_of(Places):
+        endpoint = RouteEndpoint(declaration, Places(), edge)
+        own_route, starlette_route = (
+            DeclaredRoute(declaration, endpoint),
+            Route(declaration.path, endpoint, methods=[declaration.method]),
+        )
+        assert own_route.methods == starlette_route.methods
         for path in PATHS:
             for method in ("GET", "HEAD", "POST"):
                 scope = {"type": "http", "method": method, "path": root + path, "root_path": root}
-                assert ours.matches(scope) == theirs.matches(scope)
-                matches += ours.matches(scope)[0] is not Match.NONE
+                assert own_route.matches(scope) == starlette_route.matches(scope)
+                matches += own_route.matches(scope)[0] is not Match.NONE
     assert matches

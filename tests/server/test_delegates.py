@@ -14,7 +14,7 @@ from tests.server.rig import Json, Rig, events_of, types_of
 AS_JSON = {"accept": "application/json"}
 
 
-def of(agent: str, events: list[Json]) -> list[Json]:
+def events_of_agent(agent: str, events: list[Json]) -> list[Json]:
     return [event for event in events if event.get("agent", "") == agent]
 
 
@@ -38,9 +38,9 @@ async def test_a_model_delegates_to_listed_roles_in_parallel_and_one_level_deepe
         return say("Deep.") if task == "Deeper" else by_task(request)
 
     calls = (("researcher", "One"), ("assistant", "Two"), ("nuwa", "Three"))
-    ask = Step(tuple(Use("delegate", {"role": role, "task": task}) for role, task in calls))
+    delegation = Step(tuple(Use("delegate", {"role": role, "task": task}) for role, task in calls))
     script = {
-        "Ask": [ask, say("All done.")],
+        "Ask": [delegation, say("All done.")],
         "One": [use("delegate", role="assistant", task="Deeper"), say("First.")],
         "Two": [use("promptx_discover"), say("Second.")],
     }
@@ -51,12 +51,14 @@ async def test_a_model_delegates_to_listed_roles_in_parallel_and_one_level_deepe
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         assert {event.get("agent", "") for event in events} == {"", "researcher", "researcher/assistant", "assistant"}
         assert types_of(events).count("turn_started") == types_of(events).count("done") == 1
-        results = {event["content"]: event["status"] for event in of("", events) if event["type"] == "tool_result"}
+        results = {
+            event["content"]: event["status"] for event in events_of_agent("", events) if event["type"] == "tool_result"
+        }
         refusal = "There is no role 'nuwa' to delegate to. The roles are: researcher, assistant."
         assert results == {"First.": "ok", "Second.": "ok", refusal: "error"}
-        assert [e["content"] for e in of("researcher", events) if e["type"] == "tool_result"] == ["Deep."]
-        listed = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
-        assert [item["role"] for item in listed] == ["user", "assistant"]
+        assert [e["content"] for e in events_of_agent("researcher", events) if e["type"] == "tool_result"] == ["Deep."]
+        messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        assert [item["role"] for item in messages] == ["user", "assistant"]
         assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["messageCount"] == 2
 
 
@@ -90,7 +92,7 @@ async def test_a_server_stopped_during_a_delegate_resumes_it(tmp_path: Path) -> 
         assert [event["content"] for event in events if event["type"] == "tool_result"] == ["Gold."]
         assert types_of(events)[-1] == "done"
         after = await rig.application.database.read(lambda conn: sessions.list_delegated(conn, turn["id"]))
-        assert [each.id for each in after] == [each.id for each in before]
+        assert [record.id for record in after] == [record.id for record in before]
 
 
 async def test_a_delegates_records_can_be_read_and_its_calls_filtered(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ async def test_a_delegates_records_can_be_read_and_its_calls_filtered(tmp_path: 
     async with Rig(tmp_path, *steps) as rig:
         conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
         events = await rig.say(conversation, "Go")
-        (call,) = [each["toolCallId"] for each in of("", events) if each["type"] == "tool_call"]
+        (call,) = [event["toolCallId"] for event in events_of_agent("", events) if event["type"] == "tool_call"]
         (child,) = (await rig.ok("GET", f"/api/turns/{events[0]['turnId']}/children"))["items"]
         assert (child["agent"], child["parentToolCallId"]) == ("researcher", call)
         assert child["turn"]["status"] == "done"
@@ -111,10 +113,10 @@ async def test_a_delegates_records_can_be_read_and_its_calls_filtered(tmp_path: 
         assert [tool_call["toolName"] for tool_call in child["toolCalls"]] == ["promptx_discover"]
         assert (await rig.ok("GET", f"/api/turns/{child['turn']['id']}/children"))["items"] == []
         path = f"/api/conversations/{conversation}/tool-calls"
-        assert [each["toolName"] for each in (await rig.ok("GET", path))["items"]] == ["delegate", "promptx_discover"]
+        assert [item["toolName"] for item in (await rig.ok("GET", path))["items"]] == ["delegate", "promptx_discover"]
         for agent, names in (("researcher", ["promptx_discover"]), ("", ["delegate"]), ("writer", [])):
-            listed = (await rig.ok("GET", f"{path}?agent={agent}"))["items"]
-            assert [each["toolName"] for each in listed] == names
+            calls = (await rig.ok("GET", f"{path}?agent={agent}"))["items"]
+            assert [call["toolName"] for call in calls] == names
 
 
 async def test_the_delegate_tool_describes_each_role_from_its_file(tmp_path: Path) -> None:
@@ -122,11 +124,12 @@ async def test_the_delegate_tool_describes_each_role_from_its_file(tmp_path: Pat
         domain = await rig.domain(subRoleIds=["researcher"])
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "Hi")
-        (tool,) = [each for each in rig.model.requests[0].tools if each["name"] == "delegate"]
+        (tool,) = [tool for tool in rig.model.requests[0].tools if tool["name"] == "delegate"]
         assert "- researcher: Researcher · 研究员: I find what the documents say" in tool["description"]
         assert tool["input_schema"]["properties"]["role"]["enum"] == ["researcher"]
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"subRoleIds": ["researcher", "assistant"]}})
         await rig.say(conversation, "Hi again")
-        last = rig.model.requests[1]
-        assert [each for each in last.tools if each["name"] == "delegate"] == [tool]  # the text of the delegate stays
-        assert "- assistant: General assistant" in str(last.messages[-1])
+        last_request = rig.model.requests[1]
+        # The text of the delegate stays.
+        assert [tool for tool in last_request.tools if tool["name"] == "delegate"] == [tool]
+        assert "- assistant: General assistant" in str(last_request.messages[-1])

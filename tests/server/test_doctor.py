@@ -71,12 +71,12 @@ async def test_the_doctor_repairs_inconsistent_conversations_without_losing_mess
         domain = await rig.domain()
         rig.application.begin()
         document = await rig.upload(domain, "a.md", b"# Pump\n\nThe pump holds 3 litres.\n")
-        hollow, lost = await rig.conversation(domain), await rig.conversation(domain)
+        hollow, forgotten = await rig.conversation(domain), await rig.conversation(domain)
         await rig.say(hollow, "Hi")
-        await rig.say(lost, "What was said must stay")
+        await rig.say(forgotten, "What was said must stay")
         business = rig.application.business
         hollow_session = (await business.conversations.get(LOCAL, ConversationId(hollow))).session_id
-        lost_session = (await business.conversations.get(LOCAL, ConversationId(lost))).session_id
+        lost_session = (await business.conversations.get(LOCAL, ConversationId(forgotten))).session_id
         folder = rig.settings.data / "payloads"
         folder.mkdir()
         orphan, missing = new_id("ref"), new_id("ref")
@@ -84,7 +84,7 @@ async def test_the_doctor_repairs_inconsistent_conversations_without_losing_mess
 
         def break_it(conn: Connection) -> None:
             sessions.delete(conn, hollow_session)
-            conversations.delete(conn, ConversationId(lost))
+            conversations.delete(conn, ConversationId(forgotten))
             payloads.put(
                 conn,
                 payloads.record_of(missing, lost_session, "text/plain", b"x"),
@@ -95,8 +95,8 @@ async def test_the_doctor_repairs_inconsistent_conversations_without_losing_mess
 
         await rig.application.database.write(break_it)
         doctor = rig.application.doctor
-        found = await doctor.examine()
-        assert [(finding.code, finding.subject) for finding in found] == [
+        findings = await doctor.examine()
+        assert [(finding.code, finding.subject) for finding in findings] == [
             ("CONVERSATION_WITHOUT_SESSION", hollow),
             ("SESSION_WITHOUT_CONVERSATION", lost_session),
             ("TURN_WITHOUT_MESSAGE", "turn_mute"),
@@ -105,17 +105,17 @@ async def test_the_doctor_repairs_inconsistent_conversations_without_losing_mess
             ("PAYLOAD_WITHOUT_FILE", missing),
             ("DOCUMENT_NOT_AS_INDEXED", document["id"]),
         ]
-        assert await doctor.examine() == await doctor.examine(sums=True) == found
-        assert [finding.code for finding in await doctor.examine(repair=True)] == [finding.code for finding in found]
+        assert await doctor.examine() == await doctor.examine(sums=True) == findings
+        assert [finding.code for finding in await doctor.examine(repair=True)] == [finding.code for finding in findings]
         assert await doctor.examine() == []
-        path = f"/api/conversations/{lost}"
+        path = f"/api/conversations/{forgotten}"
         assert (await rig.ok("GET", path))["title"] == "What was said must stay"
         items = (await rig.ok("GET", f"{path}/messages"))["items"]
         assert [item["content"] for item in items] == ["What was said must stay", "Two."]
         assert (await rig.say(hollow, "Again"))[-1]["type"] == "done"
-        left = await rig.application.database.read(lambda conn: turns.get(conn, TurnId("turn_left")))
-        assert left is not None
-        assert (left.fence, left.lease_until) == (4, None)
+        turn_after = await rig.application.database.read(lambda conn: turns.get(conn, TurnId("turn_left")))
+        assert turn_after is not None
+        assert (turn_after.fence, turn_after.lease_until) == (4, None)
         queued = await rig.application.database.read(lambda conn: documents.get(conn, document["id"]))
         assert queued is not None
         assert queued.status == "queued"
@@ -129,26 +129,26 @@ async def test_chunks_of_deleted_documents_are_detected(tmp_path: Path) -> None:
         await rig.application.database.write(lambda conn: documents.delete(conn, document["id"]))
         doctor = rig.application.doctor
         assert [finding.code for finding in await doctor.examine(sums=True)] == ["INDEX_WITHOUT_DOCUMENT"]
-        found = await doctor.examine(repair=True)
-        assert [(finding.code, finding.subject) for finding in found] == [("INDEX_WITHOUT_DOCUMENT", domain)]
+        findings = await doctor.examine(repair=True)
+        assert [(finding.code, finding.subject) for finding in findings] == [("INDEX_WITHOUT_DOCUMENT", domain)]
         assert await doctor.examine() == []
 
 
 async def test_checksums_identify_unchanged_domains_without_reading_their_documents(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
-        domain, other = await rig.domain(), await rig.domain()
-        moved = await rig.upload(domain, "a.md", b"# Pump\n\nIt holds 3 litres.\n")
-        kept = await rig.upload(other, "b.md", b"# Valve\n\nIt is red.\n")
+        domain, other_domain = await rig.domain(), await rig.domain()
+        shrunk = await rig.upload(domain, "a.md", b"# Pump\n\nIt holds 3 litres.\n")
+        grown = await rig.upload(other_domain, "b.md", b"# Valve\n\nIt is red.\n")
         count = text("UPDATE documents SET chunk_count = chunk_count + :more WHERE id = :id")
         doctor, database = rig.application.doctor, rig.application.database
         assert await doctor.examine(sums=True) == []
-        await database.write(lambda conn: conn.execute(count, {"more": 1, "id": moved["id"]}))
-        await database.write(lambda conn: conn.execute(count, {"more": -1, "id": kept["id"]}))
-        found = await doctor.examine(sums=True)
-        assert {(each.code, each.subject) for each in found} == {
-            ("DOCUMENT_NOT_AS_INDEXED", moved["id"]),
-            ("DOCUMENT_NOT_AS_INDEXED", kept["id"]),
+        await database.write(lambda conn: conn.execute(count, {"more": 1, "id": shrunk["id"]}))
+        await database.write(lambda conn: conn.execute(count, {"more": -1, "id": grown["id"]}))
+        findings = await doctor.examine(sums=True)
+        assert {(finding.code, finding.subject) for finding in findings} == {
+            ("DOCUMENT_NOT_AS_INDEXED", shrunk["id"]),
+            ("DOCUMENT_NOT_AS_INDEXED", grown["id"]),
         }, "one domain's sum does not make up for another's"
 
 
@@ -156,26 +156,26 @@ async def test_checksums_identify_unchanged_domains_without_reading_their_docume
 async def test_the_command_reports_and_repairs_except_in_a_folder_in_use(tmp_path: Path) -> None:
     def doctor(*options: str) -> tuple[int, str, str]:
         command = ["doctor", "--data", str(tmp_path / "data"), *options]
-        done = run_program(command, cwd=tmp_path, env=os.environ)
-        return done.returncode, done.stdout, done.stderr
+        result = run_program(command, cwd=tmp_path, env=os.environ)
+        return result.returncode, result.stdout, result.stderr
 
     async with Rig(tmp_path, say("Hi.")) as rig:
         await rig.say(await rig.conversation(), "Hi")
-        status, _, said = await anyio.to_thread.run_sync(doctor)
+        status, _, output = await anyio.to_thread.run_sync(doctor)
         assert status == 3
-        assert "in use" in said
+        assert "in use" in output
     folder = tmp_path / "data" / "payloads"
     folder.mkdir()
     (folder / new_id("ref")).write_bytes(b"x")
-    status, said, _ = await anyio.to_thread.run_sync(doctor)
+    status, output, _ = await anyio.to_thread.run_sync(doctor)
     assert status == 1
-    embedder, finding, _ = said.splitlines()
+    embedder, finding, _ = output.splitlines()
     assert embedder.startswith("Searches use the embedder ")
     assert "tokens at once" in embedder
     assert finding.startswith("PAYLOAD_WITHOUT_RECORD")
     assert await anyio.to_thread.run_sync(doctor, "--repair") == (
         0,
-        said.replace("1 found; --repair does what stands in brackets.", "1 found, repaired."),
+        output.replace("1 found; --repair does what stands in brackets.", "1 found, repaired."),
         "",
     )
     assert await anyio.to_thread.run_sync(doctor) == (0, f"{embedder}\nEverything fits together.\n", "")
@@ -186,10 +186,10 @@ async def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProc
 
 
 async def test_a_missing_folder_is_named_in_one_line(tmp_path: Path) -> None:
-    done = await run_command(tmp_path, "doctor", "--data", str(tmp_path / "none"))
-    assert done.returncode == 2
-    assert f"there is no folder {tmp_path / 'none'}" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    result = await run_command(tmp_path, "doctor", "--data", str(tmp_path / "none"))
+    assert result.returncode == 2
+    assert f"there is no folder {tmp_path / 'none'}" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "none").exists()
 
 
@@ -213,44 +213,44 @@ async def test_a_damaged_database_is_reported_and_not_overwritten(tmp_path: Path
         await rig.say(await rig.conversation(domain), "Hi")
     database = rig.settings.data / "agentic-rag.db"
     if damage == "pages":
-        left = scribble(database)
+        damaged = scribble(database)
     else:
         database.write_bytes(b"no database" * 1000)
-        left = database.read_bytes()
+        damaged = database.read_bytes()
     if damage == "gone":
         database.unlink()
-    kept = rig.settings.data / "payloads" / new_id("ref")
-    kept.parent.mkdir()
-    kept.write_bytes(b"a result")
+    payload = rig.settings.data / "payloads" / new_id("ref")
+    payload.parent.mkdir()
+    payload.write_bytes(b"a result")
     memory = rig.settings.workspaces / domain / ".promptx" / "cognition" / "sage"
     memory.mkdir(parents=True)
     (memory / "engrams.db").symlink_to("/etc/hostname")
-    found = await examine(rig.settings, True)
-    assert [finding.code for finding in found] == ["DATABASE_DAMAGED", "MEMORY_DAMAGED"]
-    assert "backup" in found[0].remedy
-    assert kept.exists(), "without records nobody knows whose it is"
+    findings = await examine(rig.settings, True)
+    assert [finding.code for finding in findings] == ["DATABASE_DAMAGED", "MEMORY_DAMAGED"]
+    assert "backup" in findings[0].remedy
+    assert payload.exists(), "without records nobody knows whose it is"
     if damage == "gone":
         assert not database.exists()
     else:
-        assert database.read_bytes() == left
+        assert database.read_bytes() == damaged
 
 
 async def test_the_command_reports_a_damaged_database_in_one_line(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     (data / "agentic-rag.db").write_bytes(b"no database" * 1000)
-    done = await run_command(tmp_path, "doctor", "--repair", "--data", str(data))
-    said = done.stdout.splitlines()
-    assert done.returncode == 1
-    (line,) = [line for line in said if line.startswith("DATABASE_DAMAGED")]
+    result = await run_command(tmp_path, "doctor", "--repair", "--data", str(data))
+    lines = result.stdout.splitlines()
+    assert result.returncode == 1
+    (line,) = [line for line in lines if line.startswith("DATABASE_DAMAGED")]
     assert "file is not a database" in line
     assert "backup" in line
-    assert done.stderr == ""
+    assert result.stderr == ""
 
 
 def is_read_again(conn: Connection, document_id: str, digest: str) -> bool:
-    found = documents.get(conn, DocumentId(document_id))
-    return found is not None and found.sha256 == digest and found.status == "indexed"
+    document = documents.get(conn, DocumentId(document_id))
+    return document is not None and document.sha256 == digest and document.status == "indexed"
 
 
 @pytest.mark.sqlite("another server looked a moment ago")
@@ -258,7 +258,7 @@ async def test_a_missing_or_changed_original_is_reported_and_a_changed_one_read_
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         rig.application.begin()
-        changed, gone = [
+        changed_id, missing_id = [
             (await rig.upload(domain, f"{name}.md", f"# {name}\n\nThe {name} holds 3 litres.\n".encode()))["id"]
             for name in ("pump", "tank")
         ]
@@ -270,18 +270,18 @@ async def test_a_missing_or_changed_original_is_reported_and_a_changed_one_read_
     (folder / "pump.md").write_bytes(now_there)
     digest = hashlib.sha256(now_there).hexdigest()
     os.utime(folder / "pump.md", ns=(before.st_atime_ns, before.st_mtime_ns))  # a decaying disk reports nothing
-    found = await examine(rig.settings, False)
-    assert {(finding.code, finding.subject) for finding in found} == {
-        ("DOCUMENT_FILE_CHANGED", changed),
-        ("DOCUMENT_FILE_MISSING", gone),
+    findings = await examine(rig.settings, False)
+    assert {(finding.code, finding.subject) for finding in findings} == {
+        ("DOCUMENT_FILE_CHANGED", changed_id),
+        ("DOCUMENT_FILE_MISSING", missing_id),
     }
-    assert all(domain in finding.problem for finding in found)
-    assert await examine(rig.settings, True) == found
+    assert all(domain in finding.problem for finding in findings)
+    assert await examine(rig.settings, True) == findings
     assert await codes(rig.settings) == ["DOCUMENT_FILE_MISSING"], "the other waits for the next start"
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         with anyio.fail_after(240):
-            while not await rig.application.database.read(lambda conn: is_read_again(conn, changed, digest)):
+            while not await rig.application.database.read(lambda conn: is_read_again(conn, changed_id, digest)):
                 await pause()
 
 
@@ -290,17 +290,17 @@ async def test_a_stored_result_with_a_wrong_checksum_is_reported(tmp_path: Path)
         conversation = await rig.conversation()
         await rig.say(conversation, "Hi")
         session = (await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))).session_id
-        sound, spoilt = new_id("ref"), new_id("ref")
+        sound, damaged = new_id("ref"), new_id("ref")
         files = rig.application.ground.payloads
-        for ref in (sound, spoilt):
+        for ref in (sound, damaged):
             await files.write(ref, b"a long result")
             record = payloads.record_of(ref, session, "text/plain", b"a long result")
             await rig.application.database.write(lambda conn, record=record: payloads.put(conn, record))  # type: ignore[misc]
     assert await codes(rig.settings) == []
-    place = rig.settings.data / "payloads" / spoilt
+    place = rig.settings.data / "payloads" / damaged
     place.write_bytes(b"a lone result")
     (finding,) = await examine(rig.settings, True)
-    assert (finding.code, finding.subject) == ("PAYLOAD_CHANGED", spoilt)
+    assert (finding.code, finding.subject) == ("PAYLOAD_CHANGED", damaged)
     assert str(place) in finding.remedy
     place.write_bytes(b"a long result")
     assert await codes(rig.settings) == []
@@ -323,17 +323,17 @@ async def test_each_memory_is_checked_and_its_derived_data_rebuilt(tmp_path: Pat
     assert await codes(settings) == []
     scribble(torn / "engrams.db", 8192)
     (foreign / "engrams.db").unlink()
-    with closing(sqlite3.connect(foreign / "engrams.db")) as other:
-        other.execute("CREATE VIEW engrams AS SELECT 1")
-        other.commit()
+    with closing(sqlite3.connect(foreign / "engrams.db")) as connection:
+        connection.execute("CREATE VIEW engrams AS SELECT 1")
+        connection.commit()
     outside = (linked / "engrams.db").rename(tmp_path / "outside.db")
     (linked / "engrams.db").symlink_to(outside)
     (stale / "network.json").write_text('{"cues": {"half')
     (stale / "state.json").write_text("[")
     (lacking / "network.json").unlink()
     before = {path.name: path.read_bytes() for path in (torn / "engrams.db", foreign / "engrams.db", outside)}
-    found = await examine(settings, True)
-    assert [(finding.code, Path(finding.subject)) for finding in found] == [
+    findings = await examine(settings, True)
+    assert [(finding.code, Path(finding.subject)) for finding in findings] == [
         ("MEMORY_DAMAGED", torn / "engrams.db"),
         ("MEMORY_DAMAGED", foreign / "engrams.db"),
         ("MEMORY_DAMAGED", linked / "engrams.db"),
@@ -341,8 +341,8 @@ async def test_each_memory_is_checked_and_its_derived_data_rebuilt(tmp_path: Pat
         ("MEMORY_FILE_STALE", stale / "network.json"),
         ("MEMORY_FILE_STALE", stale / "state.json"),
     ]
-    assert "schema" in found[1].problem
-    assert "link" in found[2].problem
+    assert "schema" in findings[1].problem
+    assert "link" in findings[2].problem
     assert await codes(settings) == ["MEMORY_DAMAGED"] * 3
     assert before == {path.name: path.read_bytes() for path in (torn / "engrams.db", foreign / "engrams.db", outside)}
     assert sorted(os.listdir(tmp_path)) == ["data", "outside.db"], "nothing was opened beside it"
@@ -350,14 +350,14 @@ async def test_each_memory_is_checked_and_its_derived_data_rebuilt(tmp_path: Pat
 
 async def test_an_empty_memory_is_not_reported_as_damaged(tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
-    written = remember(settings.workspaces / "law", "a")
-    begun = written.with_name("begun")
-    begun.mkdir(mode=0o700)
-    (begun / "engrams.db").touch(mode=0o600)
+    full_folder = remember(settings.workspaces / "law", "a")
+    empty_folder = full_folder.with_name("begun")
+    empty_folder.mkdir(mode=0o700)
+    (empty_folder / "engrams.db").touch(mode=0o600)
     assert await codes(settings) == []
-    (written / "engrams.db").write_bytes(b"")  # here the network file beside it shows that there were engrams
+    (full_folder / "engrams.db").write_bytes(b"")  # here the network file beside it shows that there were engrams
     for name in ("engrams.db-wal", "engrams.db-shm"):
-        (written / name).unlink(missing_ok=True)
+        (full_folder / name).unlink(missing_ok=True)
     assert await codes(settings) == ["MEMORY_DAMAGED"]
 
 
@@ -396,15 +396,15 @@ async def test_undecryptable_secrets_and_a_readable_key_file_are_reported(tmp_pa
 
 
 @pytest.mark.sqlite("loses the file")
-@pytest.mark.parametrize("left", ["nothing", "an empty file"])
-async def test_a_missing_database_is_reported_instead_of_starting_a_new_one(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize("remnant", ["nothing", "an empty file"])
+async def test_a_missing_database_is_reported_instead_of_starting_a_new_one(tmp_path: Path, remnant: str) -> None:
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         await rig.upload(await rig.domain(), "a.md", b"# Pump\n\nThe pump holds 3 litres.\n")
         file = rig.settings.data / "agentic-rag.db"
-    for each in file.parent.glob("agentic-rag.db*"):
-        each.unlink()
-    if left == "an empty file":
+    for part in file.parent.glob("agentic-rag.db*"):
+        part.unlink()
+    if remnant == "an empty file":
         file.touch()
     with pytest.raises(DatabaseMissing, match="Put the database back from a backup"):
         async with Rig(tmp_path):

@@ -45,9 +45,9 @@ async def test_a_search_without_reranking_gives_the_reason(tmp_path: Path) -> No
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(reranker="no/such-model")
         await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
-        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "leave"})
-        assert found["hits"]
-        assert "no/such-model" in found["note"]
+        search_result = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "leave"})
+        assert search_result["hits"]
+        assert "no/such-model" in search_result["note"]
 
 
 async def test_a_citations_chunk_is_shown_at_its_place_in_the_document(tmp_path: Path) -> None:
@@ -58,19 +58,23 @@ async def test_a_citations_chunk_is_shown_at_its_place_in_the_document(tmp_path:
         base = f"/api/domains/{domain}"
         chunks = (await rig.ok("GET", f"{base}/documents/{document['id']}/chunks"))["items"]
         assert len(chunks) > 2
-        shown = await rig.ok("GET", f"{base}/chunks/{chunks[1]['chunkId']}")
-        assert (shown["chunk"], shown["documentId"], shown["documentName"]) == (chunks[1], document["id"], "a.md")
-        assert (shown["before"], shown["after"]) == (chunks[0]["chunkId"], chunks[2]["chunkId"])
+        chunk_record = await rig.ok("GET", f"{base}/chunks/{chunks[1]['chunkId']}")
+        assert (chunk_record["chunk"], chunk_record["documentId"], chunk_record["documentName"]) == (
+            chunks[1],
+            document["id"],
+            "a.md",
+        )
+        assert (chunk_record["before"], chunk_record["after"]) == (chunks[0]["chunkId"], chunks[2]["chunkId"])
         assert (await rig.ok("GET", f"{base}/chunks/{chunks[0]['chunkId']}"))["before"] is None
         for unknown in ("nothing", "00000000-0000-0000-0000-000000000000"):
             assert (await rig.refused("GET", f"{base}/chunks/{unknown}"))[:2] == (404, "CHUNK_NOT_FOUND")
 
 
 async def test_the_list_of_all_documents_is_built_off_the_event_loop(tmp_path: Path) -> None:
-    thread, begun, free, found = one_thread(), anyio.Event(), Event(), list[int]()
+    thread, started, free, counts = one_thread(), anyio.Event(), Event(), list[int]()
 
     def hold() -> None:
-        anyio.from_thread.run_sync(begun.set)
+        anyio.from_thread.run_sync(started.set)
         free.wait()
 
     async with Rig(tmp_path) as rig:
@@ -80,21 +84,21 @@ async def test_the_list_of_all_documents_is_built_off_the_event_loop(tmp_path: P
         routes = DocumentRoutes(business.documents, business.deletion, thread, business.gate)
 
         async def ask() -> None:
-            given = (routes, LOCAL, domain, DocumentFilter(), EVERY_DOCUMENT)
-            answer = await DocumentRoutes.list_documents.handler(*given)
+            arguments = (routes, LOCAL, domain, DocumentFilter(), EVERY_DOCUMENT)
+            answer = await DocumentRoutes.list_documents.handler(*arguments)
             assert isinstance(answer, Items)
-            found.append(len(answer.items))
+            counts.append(len(answer.items))
 
         with anyio.fail_after(240):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(thread.run, "somebody", hold)
-                await begun.wait()
+                await started.wait()
                 try:
                     tasks.start_soon(ask)
-                    while LOCAL.id not in thread.owners and not found:
+                    while LOCAL.id not in thread.owners and not counts:
                         await pause()
-                    assert not found
+                    assert not counts
                 finally:
                     free.set()
-    assert found == [1]
+    assert counts == [1]
     assert DocumentRoutes.list_documents.large

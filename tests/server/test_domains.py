@@ -17,24 +17,24 @@ STDIO = {"type": "stdio", "command": "/usr/bin/true", "args": ["x"]}
 
 async def test_a_domain_is_created_with_defaults_and_our_servers(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        made = await rig.ok("POST", "/api/domains", {"name": " Law ", "settings": {"retrieval_top_k": 7}})
-        assert (made["name"], made["version"], made["documentCount"]) == ("Law", 1, 0)
-        assert made["settings"]["retrievalTopK"] == 7
-        assert made["settings"]["tone"] == "friendly"
-        assert made["settings"]["model"] is None
-        servers = made["settings"]["mcpServers"]
+        domain = await rig.ok("POST", "/api/domains", {"name": " Law ", "settings": {"retrieval_top_k": 7}})
+        assert (domain["name"], domain["version"], domain["documentCount"]) == ("Law", 1, 0)
+        assert domain["settings"]["retrievalTopK"] == 7
+        assert domain["settings"]["tone"] == "friendly"
+        assert domain["settings"]["model"] is None
+        servers = domain["settings"]["mcpServers"]
         assert list(servers) == ["promptx"]
         assert (servers["promptx"]["origin"], servers["promptx"]["readOnly"]) == ("system", True)
-        assert [item["id"] for item in (await rig.ok("GET", "/api/domains"))["items"]] == [made["id"]]
+        assert [item["id"] for item in (await rig.ok("GET", "/api/domains"))["items"]] == [domain["id"]]
 
 
 async def test_the_retriever_is_offered_while_there_are_documents(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(retrievalTopK=3)
         document = await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
-        shown = await rig.ok("GET", f"/api/domains/{domain}")
-        assert shown["documentCount"] == 1
-        retriever = shown["settings"]["mcpServers"]["retriever"]
+        domain_record = await rig.ok("GET", f"/api/domains/{domain}")
+        assert domain_record["documentCount"] == 1
+        retriever = domain_record["settings"]["mcpServers"]["retriever"]
         assert retriever["origin"] == "builtin"
         assert retriever["env"]["QDRANT_COLLECTION"] == f"domain_{domain}"
         assert retriever["env"]["RETRIEVAL_TOP_K"] == "3"
@@ -47,13 +47,13 @@ async def test_a_get_answer_can_be_edited_and_put_back(tmp_path: Path) -> None:
         domain = await rig.domain(mcpServers={"files": STDIO})
         await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
         path = f"/api/domains/{domain}"
-        shown = await rig.ok("GET", path)
-        shown["settings"]["tone"] = "formal"
-        shown["settings"]["mcpServers"]["files"]["args"] = ["y"]
-        put = await rig.ok("PUT", path, shown)
-        assert (put["version"], put["settings"]["tone"]) == (2, "formal")
-        assert put["settings"]["mcpServers"]["files"]["args"] == ["y"]
-        assert put["settings"]["mcpServers"] | {} == shown["settings"]["mcpServers"]
+        document = await rig.ok("GET", path)
+        document["settings"]["tone"] = "formal"
+        document["settings"]["mcpServers"]["files"]["args"] = ["y"]
+        stored_domain = await rig.ok("PUT", path, document)
+        assert (stored_domain["version"], stored_domain["settings"]["tone"]) == (2, "formal")
+        assert stored_domain["settings"]["mcpServers"]["files"]["args"] == ["y"]
+        assert stored_domain["settings"]["mcpServers"] | {} == document["settings"]["mcpServers"]
 
 
 async def test_put_replaces_maps_and_patch_merges_them(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ async def test_put_replaces_maps_and_patch_merges_them(tmp_path: Path) -> None:
         change = {"settings": {"variables": {"B": None, "C": "3"}, "expertise": None}}
         patched = (await rig.ok("PATCH", path, change))["settings"]
         assert (patched["variables"], patched["expertise"], patched["maxTokens"]) == ({"A": "1", "C": "3"}, "", 99)
-        put = (await rig.ok("PUT", path, {"settings": {"variables": {"D": "4"}}}))["settings"]
-        assert (put["variables"], put["maxTokens"]) == ({"D": "4"}, 99)
+        stored_settings = (await rig.ok("PUT", path, {"settings": {"variables": {"D": "4"}}}))["settings"]
+        assert (stored_settings["variables"], stored_settings["maxTokens"]) == ({"D": "4"}, 99)
 
 
 async def test_a_stale_version_is_refused_with_the_current_one(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ async def test_concurrent_changes_without_a_version_are_all_kept(tmp_path: Path)
         async with anyio.create_task_group() as clients:
             for name in names:
                 clients.start_soon(set_variable, name)
-        found = await rig.ok("GET", path)
-        assert (set(found["settings"]["variables"]), found["version"]) == (names, 17)
+        domain_record = await rig.ok("GET", path)
+        assert (set(domain_record["settings"]["variables"]), domain_record["version"]) == (names, 17)
 
 
 async def test_one_of_several_concurrent_changes_of_a_version_is_kept(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ async def test_a_domains_name_with_misleading_characters_is_refused(tmp_path: Pa
 @pytest.mark.parametrize("name", ["نام‌ها", "शक्‍ति", "👩‍⚖️ Law", "Ünïcode – 法律", "שלום\u200e (A)"])
 async def test_a_domains_name_can_use_any_script(tmp_path: Path, name: str) -> None:
     async with Rig(tmp_path) as rig:
-        made = await rig.ok("POST", "/api/domains", {"name": name, "description": "one\n\ttwo"})
-        assert (made["name"], made["description"]) == (name, "one\n\ttwo")
+        domain = await rig.ok("POST", "/api/domains", {"name": name, "description": "one\n\ttwo"})
+        assert (domain["name"], domain["description"]) == (name, "one\n\ttwo")
 
 
 async def test_a_conversations_title_loses_control_and_bidi_characters(tmp_path: Path) -> None:
@@ -163,28 +163,28 @@ async def test_built_in_entries_of_a_get_can_be_sent_back_without_documents(tmp_
         domain = await rig.domain(subRoleIds=["assistant"])
         path = f"/api/domains/{domain}"
         document = await rig.upload(domain, "a.md", b"# Leave\n\nTwenty days a year.")
-        shown = (await rig.ok("GET", path))["settings"]["mcpServers"]
-        assert set(shown) == {"promptx", "delegate", "retriever"}
+        servers = (await rig.ok("GET", path))["settings"]["mcpServers"]
+        assert set(servers) == {"promptx", "delegate", "retriever"}
         await rig.ok("DELETE", f"{path}/documents/{document['id']}")
         await rig.ok("PATCH", path, {"settings": {"subRoleIds": None}})
         for method in ("PUT", "PATCH"):
-            saved = await rig.ok(method, path, {"settings": {"mcpServers": shown}})
-            assert set(saved["settings"]["mcpServers"]) == {"promptx"}
-        changed = {"retriever": {**shown["retriever"], "enabled": False}}
-        assert (await rig.refused("PUT", path, {"settings": {"mcpServers": changed}}))[0] == 409
+            domain_record = await rig.ok(method, path, {"settings": {"mcpServers": servers}})
+            assert set(domain_record["settings"]["mcpServers"]) == {"promptx"}
+        servers_to_put = {"retriever": {**servers["retriever"], "enabled": False}}
+        assert (await rig.refused("PUT", path, {"settings": {"mcpServers": servers_to_put}}))[0] == 409
 
 
 async def test_an_unknown_reranker_is_reported_on_saving(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}"
-        saved = await rig.ok("PATCH", path, {"settings": {"reranker": "no/such-model"}})
-        assert [note["path"] for note in saved["warnings"]] == ["settings.reranker"]
-        assert "no/such-model" in saved["warnings"][0]["text"]
+        patched = await rig.ok("PATCH", path, {"settings": {"reranker": "no/such-model"}})
+        assert [note["path"] for note in patched["warnings"]] == ["settings.reranker"]
+        assert "no/such-model" in patched["warnings"][0]["text"]
         assert (await rig.ok("PATCH", path, {"name": "Other"}))["warnings"] == []
-        made = await rig.ok("POST", "/api/domains", {"name": "N", "settings": {"reranker": "no/such-model"}})
-        assert [note["path"] for note in made["warnings"]] == ["settings.reranker"]
-        known = {"settings": {"reranker": "Xenova/ms-marco-MiniLM-L-6-v2"}}
-        text = (await rig.ok("PATCH", path, known))["warnings"][0]["text"]
+        created_domain = await rig.ok("POST", "/api/domains", {"name": "N", "settings": {"reranker": "no/such-model"}})
+        assert [note["path"] for note in created_domain["warnings"]] == ["settings.reranker"]
+        body = {"settings": {"reranker": "Xenova/ms-marco-MiniLM-L-6-v2"}}
+        text = (await rig.ok("PATCH", path, body))["warnings"][0]["text"]
         assert "fetch-model Xenova/ms-marco-MiniLM-L-6-v2" in text
 
 
@@ -193,10 +193,10 @@ async def test_a_reserved_name_is_refused_in_any_spelling(tmp_path: Path, name: 
     async with Rig(tmp_path, any_command=True) as rig:
         path = f"/api/domains/{await rig.domain()}"
         for method in ("PUT", "PATCH"):
-            found = await rig.refused(method, path, {"settings": {"mcpServers": {name: STDIO}}})
-            assert found[:2] == (409, "MCP_SERVER_RESERVED")
-        changed = {**(await rig.ok("GET", path))["settings"]["mcpServers"]["promptx"], "enabled": False}
-        body = {"settings": {"mcpServers": {"promptx": changed}}}
+            refusal = await rig.refused(method, path, {"settings": {"mcpServers": {name: STDIO}}})
+            assert refusal[:2] == (409, "MCP_SERVER_RESERVED")
+        promptx = {**(await rig.ok("GET", path))["settings"]["mcpServers"]["promptx"], "enabled": False}
+        body = {"settings": {"mcpServers": {"promptx": promptx}}}
         assert (await rig.refused("PUT", path, body))[:2] == (409, "MCP_SERVER_RESERVED")
 
 
@@ -224,8 +224,8 @@ async def test_a_bad_setting_is_refused_with_its_path_and_nothing_is_saved(tmp_p
         path = f"/api/domains/{await rig.domain()}"
         before = await rig.ok("GET", path)
         for settings, code, place in BAD_SETTINGS:
-            _, found, message = await rig.refused("PATCH", path, {"settings": settings})
-            assert (place, found) == (place, code)
+            _, found_code, message = await rig.refused("PATCH", path, {"settings": settings})
+            assert (place, found_code) == (place, code)
             assert message.startswith(place)
             assert await rig.ok("GET", path) == before
             assert (await rig.refused("POST", "/api/domains", {"name": "N", "settings": settings}))[1] == code
@@ -254,16 +254,16 @@ async def test_roles_are_listed_rendered_and_checked(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "clerk.role.md").write_text("<role><principle>\nBe exact. @!thought://nothing\n</principle></role>")
         (folder / "broken.role.md").write_text("<role><principle>")
-        listed = {item["id"]: item for item in (await rig.ok("GET", path))["items"]}
-        assert listed["clerk"]["source"] == "workspace"
-        assert listed["assistant"]["source"] == "builtin"
+        roles = {item["id"]: item for item in (await rig.ok("GET", path))["items"]}
+        assert roles["clerk"]["source"] == "workspace"
+        assert roles["assistant"]["source"] == "builtin"
         clerk = await rig.ok("GET", f"{path}/clerk")
         assert "Be exact." in clerk["text"]
         assert clerk["hash"]
         assert clerk["findings"][0]["line"] == 2
-        broken = await rig.ok("GET", f"{path}/broken")
-        assert broken["text"] is None
-        assert broken["findings"]
+        role = await rig.ok("GET", f"{path}/broken")
+        assert role["text"] is None
+        assert role["findings"]
         findings = (await rig.ok("GET", f"/api/domains/{domain}/role-findings"))["items"]
         assert {Path(finding["file"]).name for finding in findings} >= {"clerk.role.md", "broken.role.md"}
         for unknown in ("nobody", "..%2F..%2Fetc", "%00"):

@@ -22,8 +22,8 @@ from agentic_rag.base.messages import plain_text
 from tests.runtime.strict_model import NAME, StrictModel, images_in
 from tests.runtime.test_pictures import image, png
 from tests.server.rig import Json, Rig
-from tests.server.test_openai import live, openai, user
-from tests.server.test_sent_images import GIF, JPEG, answering, refs
+from tests.server.test_openai import open_live, openai, user
+from tests.server.test_sent_images import GIF, JPEG, answer_text, refs
 
 PNG = base64.b64encode(png()).decode()
 URL = f"data:image/png;base64,{PNG}"
@@ -32,8 +32,8 @@ ELSEWHERE = "https://example.com/a.png"
 
 def ag_ui(source: Any, **fields: Any) -> Json:
     parts: list[Any] = [TextPart(text="What is it?"), ImagePart(source=source)]
-    asked = RunAgentInput(thread_id="t", run_id="r", messages=[UserMessage(id="q", content=parts)])
-    return {**asked.model_dump(mode="json", by_alias=True, exclude_none=True), **fields}
+    run_input = RunAgentInput(thread_id="t", run_id="r", messages=[UserMessage(id="q", content=parts)])
+    return {**run_input.model_dump(mode="json", by_alias=True, exclude_none=True), **fields}
 
 
 def ui_message(url: Any, media_type: Any = "image/png", **fields: Any) -> Json:
@@ -52,7 +52,7 @@ def response(url: Any, domain: str) -> Json:
     return {"model": domain, "input": [{"role": "user", "content": content}], "store": True}
 
 
-def shown_in(model: StrictModel) -> list[Any]:
+def images_shown(model: StrictModel) -> list[Any]:
     """Return the sources of the images of the last request."""
     return [block["source"] for block in images_in(model.requests[-1])]
 
@@ -61,28 +61,28 @@ PICTURE = image(png())["source"]
 
 
 @asynccontextmanager
-async def seen(folder: Path) -> AsyncGenerator[tuple[Rig, str, StrictModel]]:
-    model = StrictModel(answering)
+async def open_vision(folder: Path) -> AsyncGenerator[tuple[Rig, str, StrictModel]]:
+    model = StrictModel(answer_text)
     async with Rig(folder, instead=model, model=NAME) as rig:
         yield rig, await rig.domain(), model
 
 
 async def test_an_image_from_every_endpoint_is_shown_to_the_model_and_stored(tmp_path: Path) -> None:
-    async with seen(tmp_path) as (rig, domain, model):
-        sent = {
+    async with open_vision(tmp_path) as (rig, domain, model):
+        bodies = {
             f"/api/ag-ui/{domain}": ag_ui(DataSource(value=PNG, mime_type="image/png")),
             f"/api/ui-message/{domain}": ui_message(URL),
             "/v1/chat/completions": completion(URL, domain),
             "/v1/responses": response(URL, domain),
         }
-        for path, body in sent.items():
+        for path, body in bodies.items():
             answer = await rig.http.post(path, json=body)
             assert (answer.status_code, "curve." in answer.text) == (200, True), answer.text
-            assert shown_in(model) == [PICTURE], path
-        listed = (await rig.ok("GET", "/api/conversations"))["items"]
-        assert len(listed) == 4
-        for each in listed:
-            question = (await rig.ok("GET", f"/api/conversations/{each['id']}/messages"))["items"][0]
+            assert images_shown(model) == [PICTURE], path
+        conversations = (await rig.ok("GET", "/api/conversations"))["items"]
+        assert len(conversations) == 4
+        for conversation in conversations:
+            question = (await rig.ok("GET", f"/api/conversations/{conversation['id']}/messages"))["items"][0]
             assert question["content"] == "What is it?"
             assert [block["type"] for block in question["blocks"]] == ["image", "text"]
         assert len(refs(rig)) == 4
@@ -100,12 +100,12 @@ SAME: dict[str, tuple[str, str | None, bytes]] = {
 @pytest.mark.parametrize("name", SAME)
 async def test_an_image_data_url_is_read_in_browser_notation(tmp_path: Path, name: str) -> None:
     url, kind, data = SAME[name]
-    async with seen(tmp_path) as (rig, domain, model):
+    async with open_vision(tmp_path) as (rig, domain, model):
         await rig.http.post(f"/api/ui-message/{domain}", json=ui_message(url, kind))
-        (shown,) = images_in(model.requests[0])
-        assert base64.b64decode(shown["source"]["data"]) == data
+        (image_shown,) = images_in(model.requests[0])
+        assert base64.b64decode(image_shown["source"]["data"]) == data
         await rig.http.post(f"/api/ag-ui/{domain}", json=ag_ui(UrlSource(value=url)))
-        assert images_in(model.requests[1]) == [shown]
+        assert images_in(model.requests[1]) == [image_shown]
 
 
 BAD: dict[str, tuple[Any, int, str]] = {
@@ -123,12 +123,12 @@ BAD: dict[str, tuple[Any, int, str]] = {
 
 
 async def test_an_invalid_image_is_refused_in_the_protocols_form_without_a_download(tmp_path: Path) -> None:
-    async with seen(tmp_path) as (rig, domain, model):
+    async with open_vision(tmp_path) as (rig, domain, model):
         for name, (url, status, code) in BAD.items():
             run = await rig.http.post(f"/api/ag-ui/{domain}", json=ag_ui(UrlSource(value=url)))
-            told = RunErrorEvent.model_validate(run.json())
-            assert (run.status_code, told.code) == (status, code), (name, run.text)
-            assert told.message.startswith("messages.0.content.1.source.value: "), (name, told.message)
+            run_error = RunErrorEvent.model_validate(run.json())
+            assert (run.status_code, run_error.code) == (status, code), (name, run.text)
+            assert run_error.message.startswith("messages.0.content.1.source.value: "), (name, run_error.message)
             chat = await rig.http.post(f"/api/ui-message/{domain}", json=ui_message(url))
             error = chat.json()
             assert (chat.status_code, error["type"], error["error"]["code"]) == (status, "error", code), name
@@ -138,10 +138,13 @@ async def test_an_invalid_image_is_refused_in_the_protocols_form_without_a_downl
                 ("/v1/chat/completions", completion(url, domain), "messages.0.content.1.image_url.url"),
                 ("/v1/responses", response(url, domain), "input.0.content.1.image_url"),
             ):
-                refused = await rig.http.post(path, json=body)
-                said = refused.json()["error"]
-                assert (refused.status_code, said["code"], said["param"]) == (status, code, place), (name, said)
-                assert said["type"] == "invalid_request_error"
+                refusal = await rig.http.post(path, json=body)
+                refused_error = refusal.json()["error"]
+                assert (refusal.status_code, refused_error["code"], refused_error["param"]) == (status, code, place), (
+                    name,
+                    refused_error,
+                )
+                assert refused_error["type"] == "invalid_request_error"
         kept_elsewhere = await rig.http.post(
             f"/api/ag-ui/{domain}", json=ag_ui(FileSource(value="file_1", provider="openai"))
         )
@@ -155,44 +158,44 @@ async def test_an_invalid_image_is_refused_in_the_protocols_form_without_a_downl
 
 
 async def test_an_edited_message_has_its_new_images_and_a_retried_one_its_old(tmp_path: Path) -> None:
-    async with seen(tmp_path) as (rig, domain, model):
+    async with open_vision(tmp_path) as (rig, domain, model):
         path = f"/api/ui-message/{domain}"
         await rig.http.post(path, json=ui_message(URL))
-        other = f"data:image/gif;base64,{base64.b64encode(GIF).decode()}"
-        for body, shown in (
+        gif_url = f"data:image/gif;base64,{base64.b64encode(GIF).decode()}"
+        for body, expected in (
             (ui_message(URL, trigger="regenerate-message"), [PICTURE]),
-            (ui_message(other, "image/gif", messageId="q"), [image(GIF, "image/gif")["source"]]),
+            (ui_message(gif_url, "image/gif", messageId="q"), [image(GIF, "image/gif")["source"]]),
         ):
             assert "curve." in (await rig.http.post(path, json=body)).text
-            assert shown_in(model) == shown
+            assert images_shown(model) == expected
         words = ui_message(URL, messageId="q")
         del words["messages"][0]["parts"][0]
         assert "curve." in (await rig.http.post(path, json=words)).text
-        assert shown_in(model) == []
+        assert images_shown(model) == []
         assert len(refs(rig)) == 2
 
 
 async def test_openais_client_resends_images_only_for_unstored_conversations(
     tmp_path: Path,
 ) -> None:
-    model = StrictModel(answering)
-    async with live(tmp_path, instead=model, model=NAME) as rig:
+    model = StrictModel(answer_text)
+    async with open_live(tmp_path, instead=model, model=NAME) as rig:
         domain = await rig.domain()
-        alone: Any = [{"type": "image_url", "image_url": {"url": URL}}]
-        both: Any = [user(alone), {"role": "assistant", "content": "A curve."}, user("Which colour?")]
-        answer = await rig.openai.chat.completions.create(model=domain, messages=both)
+        parts: Any = [{"type": "image_url", "image_url": {"url": URL}}]
+        messages: Any = [user(parts), {"role": "assistant", "content": "A curve."}, user("Which colour?")]
+        answer = await rig.openai.chat.completions.create(model=domain, messages=messages)
         assert answer.choices[0].message.content == "A curve."
-        assert shown_in(model) == [PICTURE]
+        assert images_shown(model) == [PICTURE]
         assert plain_text(model.requests[-1]["messages"][0]["content"]) == "(An image.)"
         part: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": URL, "detail": "auto"}]}]
         first = await rig.openai.responses.create(model=domain, input=part, store=True)
         await rig.openai.responses.create(model=domain, input="And?", previous_response_id=first.id)
-        assert shown_in(model) == [PICTURE]
-        for content, shown in (("Other", 1), (part, 2)):  # on separate branches, each with its own image only
+        assert images_shown(model) == [PICTURE]
+        for content, expected_count in (("Other", 1), (part, 2)):  # on separate branches, each with its own image only
             await rig.openai.responses.create(model=domain, input=content, previous_response_id=first.id)
-            assert len(shown_in(model)) == shown
+            assert len(images_shown(model)) == expected_count
         part[0]["content"][0]["image_url"] = ELSEWHERE
-        with pytest.raises(openai.BadRequestError) as refused:
+        with pytest.raises(openai.BadRequestError) as exc_info:
             await rig.openai.responses.create(model=domain, input=part)
-        assert refused.value.param == "input.0.content.0.image_url"
+        assert exc_info.value.param == "input.0.content.0.image_url"
         assert model.refused == []

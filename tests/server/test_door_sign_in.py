@@ -68,16 +68,16 @@ class Door(Rig):
         query = urlencode({name: value for name, value in values.items() if value is not None})
         return await self.http.get(f"/oauth/authorize?{query}", headers={"authorization": ""})
 
-    async def decide(self, begun: httpx2.Response, key: str, *scopes: str, allow: bool = True) -> httpx2.Response:
+    async def decide(self, opening: httpx2.Response, key: str, *scopes: str, allow: bool = True) -> httpx2.Response:
         """Decide about a request with a key, as the console does after a sign-in."""
-        secret = begun.headers["location"].removeprefix("/#/authorize/")
+        secret = opening.headers["location"].removeprefix("/#/authorize/")
         body = {"allow": allow, "scopes": list(scopes)}
         return await self.http.post(f"/api/authorizations/requests/{secret}", json=body, headers=bearer(key))
 
     async def code(self, *scopes: str, key: str = "", **changes: str | None) -> str:
-        begun = await self.begin(**changes)
-        assert begun.status_code == 303, begun.text
-        decided = await self.decide(begun, key or self.ann, *(scopes or ("search", "ask", "remember")))
+        opening = await self.begin(**changes)
+        assert opening.status_code == 303, opening.text
+        decided = await self.decide(opening, key or self.ann, *(scopes or ("search", "ask", "remember")))
         assert decided.status_code == 200, decided.text
         values = dict(parse_qsl(urlsplit(decided.json()["redirectTo"]).query))
         assert (values["state"], values["iss"]) == ("s1", "http://127.0.0.1")
@@ -93,10 +93,10 @@ class Door(Rig):
         return await self.http.post("/oauth/token", data=values, headers={"authorization": ""})
 
     async def tokens(self, *scopes: str, key: str = "") -> Json:
-        answered = await self.exchange(await self.code(*scopes, key=key))
-        assert answered.status_code == 200, answered.text
-        given: Json = answered.json()
-        return given
+        response = await self.exchange(await self.code(*scopes, key=key))
+        assert response.status_code == 200, response.text
+        tokens: Json = response.json()
+        return tokens
 
     async def call(self, token: str, body: Json = LIST, domain: str = "") -> httpx2.Response:
         """Send a message in a new session. If the session is refused, return that answer."""
@@ -108,10 +108,10 @@ class Door(Rig):
 
 async def call_door(http: httpx2.AsyncClient, token: str, body: Json, domain: str) -> httpx2.Response:
     headers = {**JSON, **(bearer(token) if token else {"authorization": ""})}
-    begun = await http.post(f"/mcp/{domain}", json=INITIALIZE, headers=headers)
-    if begun.status_code != 200:
-        return begun
-    session = {"mcp-session-id": begun.headers["mcp-session-id"]}
+    response = await http.post(f"/mcp/{domain}", json=INITIALIZE, headers=headers)
+    if response.status_code != 200:
+        return response
+    session = {"mcp-session-id": response.headers["mcp-session-id"]}
     return await http.post(f"/mcp/{domain}", json=body, headers={**headers, **session})
 
 
@@ -144,16 +144,16 @@ class _Opening:
 
 async def test_a_client_discovers_the_token_endpoint_and_scopes_limit_its_tools(tmp_path: Path) -> None:
     async with open_door(tmp_path, use("promptx_remember", engrams=[]), say("No.")) as rig:
-        refused = await rig.call("")
-        challenge = refused.headers["www-authenticate"]
+        refusal = await rig.call("")
+        challenge = refusal.headers["www-authenticate"]
         metadata = f"http://127.0.0.1/.well-known/oauth-protected-resource/mcp/{rig.law}"
-        assert (refused.status_code, challenge) == (
+        assert (refusal.status_code, challenge) == (
             401,
             f'Bearer resource_metadata="{metadata}", scope="search ask remember"',
         )
-        described = (await rig.http.get(metadata, headers={"authorization": ""})).json()
-        assert described["resource"] == rig.resource
-        assert described["authorization_servers"] == ["http://127.0.0.1"]
+        resource_metadata = (await rig.http.get(metadata, headers={"authorization": ""})).json()
+        assert resource_metadata["resource"] == rig.resource
+        assert resource_metadata["authorization_servers"] == ["http://127.0.0.1"]
         server = (await rig.http.get("/.well-known/oauth-authorization-server")).json()
         assert server["issuer"] == "http://127.0.0.1"
         assert server["code_challenge_methods_supported"] == ["S256"]
@@ -168,23 +168,23 @@ async def test_a_client_discovers_the_token_endpoint_and_scopes_limit_its_tools(
             "ask",
             "remember",
         }
-        remembered = tool("remember", content="Ann likes tea.", keywords=["ann", "tea"])
-        assert "Saved." in (await rig.call(all_of_them["access_token"], remembered)).text
-        assert "already" in (await rig.call(all_of_them["access_token"], remembered)).text
+        remember_call = tool("remember", content="Ann likes tea.", keywords=["ann", "tea"])
+        assert "Saved." in (await rig.call(all_of_them["access_token"], remember_call)).text
+        assert "already" in (await rig.call(all_of_them["access_token"], remember_call)).text
         memories = await rig.ok("GET", f"/api/domains/{rig.law}/memories", headers=bearer(rig.ann))
-        assert [each["content"] for each in memories["items"]] == ["Ann likes tea."]
+        assert [item["content"] for item in memories["items"]] == ["Ann likes tea."]
         assert await audited(rig, actor="ann", action="memory.add")
 
         only_ask = (await rig.tokens("ask"))["access_token"]
         assert _tools(await rig.call(only_ask)) == ["ask"]
         for name, needed in (("search_documents", "search"), ("read_document", "search"), ("remember", "remember")):
-            answered = await rig.call(only_ask, tool(name))
-            assert answered.status_code == 403
+            response = await rig.call(only_ask, tool(name))
+            assert response.status_code == 403
             assert (
                 f'error="insufficient_scope", scope="{needed}", resource_metadata="{metadata}"'
-                in (answered.headers["www-authenticate"])
+                in (response.headers["www-authenticate"])
             )
-            assert answered.json()["error"]["data"]["code"] == "INSUFFICIENT_SCOPE"
+            assert response.json()["error"]["data"]["code"] == "INSUFFICIENT_SCOPE"
         # The assistant cannot bypass the missing scope.
         assert "No." in (await rig.call(only_ask, tool("ask", question="Remember that I like tea."))).text
         assert "Denied by" in str(rig.model.requests[-1].messages)
@@ -193,18 +193,18 @@ async def test_a_client_discovers_the_token_endpoint_and_scopes_limit_its_tools(
         assert sorted(_tools(await rig.call(search))) == ["read_document", "search_documents"]
 
 
-def _tools(answered: httpx2.Response) -> list[str]:
-    assert answered.status_code == 200, answered.text
-    line = next(each for each in answered.text.splitlines() if each.startswith(("data: {", "{")))
-    return [each["name"] for each in orjson.loads(line.removeprefix("data: "))["result"]["tools"]]
+def _tools(response: httpx2.Response) -> list[str]:
+    assert response.status_code == 200, response.text
+    line = next(candidate for candidate in response.text.splitlines() if candidate.startswith(("data: {", "{")))
+    return [tool["name"] for tool in orjson.loads(line.removeprefix("data: "))["result"]["tools"]]
 
 
 async def test_a_token_is_valid_only_for_its_domain_and_endpoint(tmp_path: Path) -> None:
     async with open_door(tmp_path) as rig:
         token = (await rig.tokens())["access_token"]
-        elsewhere = await rig.call(token, domain=rig.other)
-        assert elsewhere.status_code == 401
-        assert 'error="invalid_token"' in elsewhere.headers["www-authenticate"]
+        response = await rig.call(token, domain=rig.other)
+        assert response.status_code == 401
+        assert 'error="invalid_token"' in response.headers["www-authenticate"]
         for path in ("/api/domains", "/api/authorizations", f"/api/domains/{rig.law}", "/api/keys"):
             assert (await rig.http.get(path, headers=bearer(token))).status_code == 401
         assert (await rig.call(token + "x")).status_code == 401
@@ -214,12 +214,12 @@ async def test_a_token_is_valid_only_for_its_domain_and_endpoint(tmp_path: Path)
 
 async def test_a_token_ends_with_its_time_its_grant_its_key_and_its_revocation(tmp_path: Path) -> None:
     async with open_door(tmp_path) as rig:
-        given = await rig.tokens()
-        token = given["access_token"]
+        tokens = await rig.tokens()
+        token = tokens["access_token"]
         await rig.ok("PATCH", "/api/users/ann", {"grants": {rig.other: "member"}})
         assert (await rig.call(token)).status_code == 401
-        refused = await rig.refresh(given["refresh_token"])
-        assert (refused.status_code, refused.json()["error"]) == (400, "invalid_grant")
+        refusal = await rig.refresh(tokens["refresh_token"])
+        assert (refusal.status_code, refusal.json()["error"]) == (400, "invalid_grant")
         await rig.ok("PATCH", "/api/users/ann", {"grants": {rig.law: "member"}})
         assert (await rig.call(token)).status_code == 200
 
@@ -227,36 +227,36 @@ async def test_a_token_ends_with_its_time_its_grant_its_key_and_its_revocation(t
         expired = await rig.call(token)
         assert (expired.status_code, 'error="invalid_token"' in expired.headers["www-authenticate"]) == (401, True)
 
-        listed = (await rig.ok("GET", "/api/authorizations", headers=bearer(rig.ann)))["items"]
-        assert {each["client"] for each in listed} == {"Tester"}
+        authorizations = (await rig.ok("GET", "/api/authorizations", headers=bearer(rig.ann)))["items"]
+        assert {authorization["client"] for authorization in authorizations} == {"Tester"}
         mallory = await make_key(rig, "mallory", "member", rig.law)
         assert await rig.ok("GET", "/api/authorizations", headers=bearer(mallory)) == {"items": []}
-        again = await rig.tokens()
+        second_tokens = await rig.tokens()
         newest = (await rig.ok("GET", "/api/authorizations", headers=bearer(rig.ann)))["items"][-1]["id"]
         stranger = await rig.http.delete(f"/api/authorizations/{newest}", headers=bearer(mallory))
         assert stranger.status_code == 404
         await rig.ok("DELETE", f"/api/authorizations/{newest}", headers=bearer(rig.ann))
-        assert (await rig.call(again["access_token"])).status_code == 401
-        assert (await rig.refresh(again["refresh_token"])).json()["error"] == "invalid_grant"
+        assert (await rig.call(second_tokens["access_token"])).status_code == 401
+        assert (await rig.refresh(second_tokens["refresh_token"])).json()["error"] == "invalid_grant"
         assert await audited(rig, actor="ann", action="authorization.revoke", target=newest)
 
-        third = await rig.tokens()
-        values = {"token": third["refresh_token"], "client_id": "client_other"}
+        third_tokens = await rig.tokens()
+        values = {"token": third_tokens["refresh_token"], "client_id": "client_other"}
         assert (await rig.http.post("/oauth/revoke", data=values)).status_code == 200
-        assert (await rig.call(third["access_token"])).status_code == 200  # another client can revoke nothing
+        assert (await rig.call(third_tokens["access_token"])).status_code == 200  # another client can revoke nothing
         assert (await rig.http.post("/oauth/revoke", data={**values, "client_id": rig.client})).status_code == 200
-        assert (await rig.call(third["access_token"])).status_code == 401
+        assert (await rig.call(third_tokens["access_token"])).status_code == 401
 
         second_key = await make_key(rig, "ann", "member", rig.law)
-        fourth = (await rig.tokens(key=second_key))["access_token"]
-        (key,) = (each for each in (await rig.ok("GET", "/api/keys"))["items"][-1:])
+        fourth_token = (await rig.tokens(key=second_key))["access_token"]
+        (key,) = (item for item in (await rig.ok("GET", "/api/keys"))["items"][-1:])
         await rig.ok("DELETE", f"/api/keys/{key['id']}")
-        assert (await rig.call(fourth)).status_code == 401
+        assert (await rig.call(fourth_token)).status_code == 401
 
-        fifth = (await rig.tokens())["access_token"]
+        fifth_token = (await rig.tokens())["access_token"]
         await rig.ok("POST", "/api/users/ann/disable")
         await rig.ok("POST", "/api/users/ann/enable")
-        assert (await rig.call(fifth)).status_code == 401
+        assert (await rig.call(fifth_token)).status_code == 401
 
 
 async def test_a_code_and_a_refresh_token_are_good_for_one_exchange(tmp_path: Path) -> None:
@@ -270,13 +270,13 @@ async def test_a_code_and_a_refresh_token_are_good_for_one_exchange(tmp_path: Pa
             ({"code_verifier": ""}, "invalid_grant"),
         ]
         for changes, error in wrong:
-            answered = await rig.exchange(code, **changes)
-            assert answered.status_code in (400, 401)
-            assert answered.json()["error"] == error, changes
+            response = await rig.exchange(code, **changes)
+            assert response.status_code in (400, 401)
+            assert response.json()["error"] == error, changes
         first = (await rig.exchange(code, resource=rig.resource)).json()
         assert (await rig.call(first["access_token"])).status_code == 200
-        reused = await rig.exchange(code)
-        assert (reused.status_code, reused.json()["error"]) == (400, "invalid_grant")
+        second_exchange = await rig.exchange(code)
+        assert (second_exchange.status_code, second_exchange.json()["error"]) == (400, "invalid_grant")
         assert (await rig.call(first["access_token"])).status_code == 401
         assert (await audited(rig, action="authorization.reuse"))[0]["outcome"] == "denied"
 
@@ -284,17 +284,19 @@ async def test_a_code_and_a_refresh_token_are_good_for_one_exchange(tmp_path: Pa
         await rig.change(update(CODES).values(expires_at=PAST))
         assert (await rig.exchange(late)).json()["error"] == "invalid_grant"
 
-        given = await rig.tokens("search")
-        wider = await rig.refresh(given["refresh_token"], scope="search ask")
+        first_tokens = await rig.tokens("search")
+        wider = await rig.refresh(first_tokens["refresh_token"], scope="search ask")
         assert (wider.status_code, wider.json()["error"]) == (400, "invalid_scope")
-        assert (await rig.refresh(given["refresh_token"], client_id="client_other")).json()["error"] == "invalid_client"
-        renewed = (await rig.refresh(given["refresh_token"])).json()
-        assert renewed["refresh_token"] != given["refresh_token"]
-        assert (await rig.call(renewed["access_token"])).status_code == 200
-        assert (await rig.refresh(given["refresh_token"])).json()["error"] == "invalid_grant"
-        for each in (given, renewed):
-            assert (await rig.call(each["access_token"])).status_code == 401
-        assert (await rig.refresh(renewed["refresh_token"])).json()["error"] == "invalid_grant"
+        assert (await rig.refresh(first_tokens["refresh_token"], client_id="client_other")).json()["error"] == (
+            "invalid_client"
+        )
+        renewed_tokens = (await rig.refresh(first_tokens["refresh_token"])).json()
+        assert renewed_tokens["refresh_token"] != first_tokens["refresh_token"]
+        assert (await rig.call(renewed_tokens["access_token"])).status_code == 200
+        assert (await rig.refresh(first_tokens["refresh_token"])).json()["error"] == "invalid_grant"
+        for tokens in (first_tokens, renewed_tokens):
+            assert (await rig.call(tokens["access_token"])).status_code == 401
+        assert (await rig.refresh(renewed_tokens["refresh_token"])).json()["error"] == "invalid_grant"
 
         # Of many exchanges at the same time, at most one gets tokens, and these end with the reuse.
         answers: list[httpx2.Response] = []
@@ -308,8 +310,8 @@ async def test_a_code_and_a_refresh_token_are_good_for_one_exchange(tmp_path: Pa
                 group.start_soon(race)
         good = [answer for answer in answers if answer.status_code == 200]
         assert len(good) <= 1
-        for each in good:
-            assert (await rig.call(each.json()["access_token"])).status_code == 401
+        for answer in good:
+            assert (await rig.call(answer.json()["access_token"])).status_code == 401
 
 
 FOREIGN_ADDRESSES = [
@@ -339,10 +341,10 @@ FOREIGN_ADDRESSES = [
 async def test_an_unregistered_redirect_address_is_refused(tmp_path: Path) -> None:
     async with open_door(tmp_path) as rig:
         for redirect_uri in FOREIGN_ADDRESSES:
-            answered = await rig.begin(redirect_uri=redirect_uri)
-            assert (answered.status_code, "location" in answered.headers) == (400, False), redirect_uri
-            assert "text/html" in answered.headers["content-type"]
-            assert "frame-ancestors 'none'" in answered.headers["content-security-policy"]
+            response = await rig.begin(redirect_uri=redirect_uri)
+            assert (response.status_code, "location" in response.headers) == (400, False), redirect_uri
+            assert "text/html" in response.headers["content-type"]
+            assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
         uri = "http://127.0.0.1:49152/callback"  # a native client may listen on any port
         code = await rig.code(redirect_uri=uri)
         assert (await rig.exchange(code, redirect_uri=uri)).status_code == 200
@@ -363,23 +365,23 @@ async def test_an_invalid_request_returns_an_error_to_the_client(tmp_path: Path)
             ({"request": "x.y.z"}, "request_not_supported"),
         ]
         for changes, error in misfits:
-            answered = await rig.begin(**changes)
-            place = urlsplit(answered.headers["location"])
+            response = await rig.begin(**changes)
+            place = urlsplit(response.headers["location"])
             values = dict(parse_qsl(place.query))
             assert (place.netloc, values["error"]) == ("127.0.0.1", error), changes
             assert (values["state"], values["iss"], "code" in values) == ("s1", "http://127.0.0.1", False)
         unknown: list[dict[str, str | None]] = [{"client_id": "client_x"}, {"client_id": None}, {"state": "x" * 3_000}]
         for changes in unknown:
             assert (await rig.begin(**changes)).status_code == 400
-        twice = await rig.http.get(f"/oauth/authorize?client_id={rig.client}&client_id=x")
-        assert twice.status_code == 400
+        ambiguous = await rig.http.get(f"/oauth/authorize?client_id={rig.client}&client_id=x")
+        assert ambiguous.status_code == 400
         for body, kind in [
             ("grant_type=authorization_code&grant_type=refresh_token", "application/x-www-form-urlencoded"),
             ("{}", "application/json"),
             ("a=1", "multipart/form-data; boundary=x"),
         ]:
-            refused = await rig.http.post("/oauth/token", content=body, headers={"content-type": kind})
-            assert (refused.status_code, refused.json()["error"]) == (400, "invalid_request")
+            refusal = await rig.http.post("/oauth/token", content=body, headers={"content-type": kind})
+            assert (refusal.status_code, refusal.json()["error"]) == (400, "invalid_request")
         large = await rig.http.post(
             "/oauth/token", content=b"x" * 70_000, headers={"content-type": "application/x-www-form-urlencoded"}
         )
@@ -389,30 +391,30 @@ async def test_an_invalid_request_returns_an_error_to_the_client(tmp_path: Path)
 async def test_only_a_user_of_the_domain_can_decide_and_only_once(tmp_path: Path) -> None:
     async with open_door(tmp_path) as rig:
         mallory = await make_key(rig, "mallory", "member", rig.other)
-        begun = await rig.begin(scope="search")
-        assert (await rig.decide(begun, mallory, "search")).status_code == 404
-        assert (await rig.decide(begun, rig.application.access.local_key, "search")).status_code == 403
-        assert (await rig.decide(begun, rig.ann, "search", "ask")).status_code == 422  # more than was requested
-        assert (await rig.decide(begun, rig.ann)).status_code == 422
-        assert (await rig.decide(begun, rig.ann, "search")).status_code == 200
-        assert (await rig.decide(begun, rig.ann, "search")).status_code == 404
+        opening = await rig.begin(scope="search")
+        assert (await rig.decide(opening, mallory, "search")).status_code == 404
+        assert (await rig.decide(opening, rig.application.access.local_key, "search")).status_code == 403
+        assert (await rig.decide(opening, rig.ann, "search", "ask")).status_code == 422  # more than was requested
+        assert (await rig.decide(opening, rig.ann)).status_code == 422
+        assert (await rig.decide(opening, rig.ann, "search")).status_code == 200
+        assert (await rig.decide(opening, rig.ann, "search")).status_code == 404
 
-        begun = await rig.begin()
-        denied = await rig.decide(begun, rig.ann, allow=False)
-        assert "error=access_denied" in denied.json()["redirectTo"]
-        assert (await rig.decide(begun, rig.ann, "search")).status_code == 404
+        opening = await rig.begin()
+        decision = await rig.decide(opening, rig.ann, allow=False)
+        assert "error=access_denied" in decision.json()["redirectTo"]
+        assert (await rig.decide(opening, rig.ann, "search")).status_code == 404
 
         # Another site's form cannot decide: a cookie needs the page's own header.
         signed = {"x-requested-with": "x", "authorization": ""}
         login = await rig.http.post("/api/auth/sign-in", json={"name": "ann", "key": rig.ann}, headers=signed)
         assert login.status_code == 201
         secret = (await rig.begin()).headers["location"].removeprefix("/#/authorize/")
-        forged = {"authorization": "", "content-type": "text/plain"}
+        form_headers = {"authorization": "", "content-type": "text/plain"}
         path = f"/api/authorizations/requests/{secret}"
         body = b'{"allow": true, "scopes": ["search"]}'
-        assert (await rig.http.post(path, content=body, headers=forged)).status_code == 403
-        elsewhere = {**signed, "origin": "https://evil.example"}
-        assert (await rig.http.post(path, content=body, headers=elsewhere)).status_code == 403
+        assert (await rig.http.post(path, content=body, headers=form_headers)).status_code == 403
+        foreign_headers = {**signed, "origin": "https://evil.example"}
+        assert (await rig.http.post(path, content=body, headers=foreign_headers)).status_code == 403
 
 
 async def test_registration_is_off_by_default_and_refuses_dangerous_addresses(tmp_path: Path) -> None:
@@ -421,9 +423,9 @@ async def test_registration_is_off_by_default_and_refuses_dangerous_addresses(tm
         assert "registration_endpoint" not in (await rig.http.get("/.well-known/oauth-authorization-server")).json()
     async with open_door(tmp_path / "on") as rig:
         for uris in (["javascript:alert(1)"], ["http://evil.example/cb"], ["https://a/#x"], ["data:text/html,x"], []):
-            refused = await rig.http.post("/oauth/register", json={"redirect_uris": uris})
-            assert refused.status_code == 400
-            assert refused.json()["error"] in ("invalid_redirect_uri", "invalid_client_metadata")
+            refusal = await rig.http.post("/oauth/register", json={"redirect_uris": uris})
+            assert refusal.status_code == 400
+            assert refusal.json()["error"] in ("invalid_redirect_uri", "invalid_client_metadata")
         for content in (b"[]", b"{", b'{"redirect_uris": 1}', b'{"redirect_uris": [1]}'):
             assert (await rig.http.post("/oauth/register", content=content)).status_code == 400
 
@@ -442,14 +444,14 @@ async def documents(**by_path: Any) -> AsyncGenerator[str]:
             document["client_id"] = f"http://{address}/{name}"
         return JSONResponse(document)
 
-    async with serving(Starlette(routes=[Route("/{name}", show)])) as served:
-        address = served
+    async with serving(Starlette(routes=[Route("/{name}", show)])) as host_and_port:
+        address = host_and_port
         yield address
 
 
 async def test_a_client_is_identified_by_its_metadata_document(tmp_path: Path) -> None:
     base = {"client_id": "{url}", "redirect_uris": [REDIRECT], "client_name": "<b>Doc</b>"}
-    odd: Mapping[str, Json] = {
+    metadata_documents: Mapping[str, Json] = {
         "good": base,
         "moved": base,
         "stranger": {**base, "client_id": "https://elsewhere.example/x"},
@@ -459,15 +461,18 @@ async def test_a_client_is_identified_by_its_metadata_document(tmp_path: Path) -
         "script": {**base, "redirect_uris": ["javascript:alert(1)"]},
         "long": {**base, "client_name": "x" * 20_000},
     }
-    async with documents(**odd) as place, open_door(tmp_path, mcp_hosts=place, mcp_registration=False) as rig:
+    async with (
+        documents(**metadata_documents) as place,
+        open_door(tmp_path, mcp_hosts=place, mcp_registration=False) as rig,
+    ):
         rig.client = f"http://{place}/good"
-        begun = await rig.begin(scope="search")
-        secret = begun.headers["location"].removeprefix("/#/authorize/")
-        shown = await rig.ok("GET", f"/api/authorizations/requests/{secret}", headers=bearer(rig.ann))
-        assert shown["client"] == "<b>Doc</b>"
-        assert (shown["clientHost"], shown["local"], shown["scopes"]) == (place, True, ["search"])
+        opening = await rig.begin(scope="search")
+        secret = opening.headers["location"].removeprefix("/#/authorize/")
+        consent = await rig.ok("GET", f"/api/authorizations/requests/{secret}", headers=bearer(rig.ann))
+        assert consent["client"] == "<b>Doc</b>"
+        assert (consent["clientHost"], consent["local"], consent["scopes"]) == (place, True, ["search"])
         assert (await rig.tokens("search"))["scope"] == "search"
-        for name in set(odd) - {"good"}:
+        for name in set(metadata_documents) - {"good"}:
             assert (await rig.begin(client_id=f"http://{place}/{name}")).status_code == 400, name
         # As for MCP servers, an address inside the network is not fetched.
         for address in ("http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "https://localhost/x", f"http://{place}/"):
@@ -480,17 +485,17 @@ async def test_below_a_root_path_all_addresses_name_it(tmp_path: Path) -> None:
     async with open_door(tmp_path, root_path="/rag", public_url="https://rag.example") as rig:
         as_operator(rig)
         headers = {**JSON, "host": "rag.example", "authorization": ""}
-        refused = await rig.http.post(f"/rag/mcp/{rig.law}", json=LIST, headers=headers)
+        refusal = await rig.http.post(f"/rag/mcp/{rig.law}", json=LIST, headers=headers)
         path = f"/.well-known/oauth-protected-resource/mcp/{rig.law}"
-        assert f'resource_metadata="https://rag.example/rag{path}"' in refused.headers["www-authenticate"]
+        assert f'resource_metadata="https://rag.example/rag{path}"' in refusal.headers["www-authenticate"]
         at_root = path.replace("/mcp/", "/rag/mcp/")
-        for each in (f"/rag{path}", at_root):
-            described = (await rig.http.get(each, headers=headers)).json()
-            assert described["resource"] == f"https://rag.example/rag/mcp/{rig.law}"
-            assert described["authorization_servers"] == ["https://rag.example/rag"]
+        for place in (f"/rag{path}", at_root):
+            resource_metadata = (await rig.http.get(place, headers=headers)).json()
+            assert resource_metadata["resource"] == f"https://rag.example/rag/mcp/{rig.law}"
+            assert resource_metadata["authorization_servers"] == ["https://rag.example/rag"]
         places = ("/.well-known/oauth-authorization-server/rag", "/rag/.well-known/openid-configuration")
-        for each in places:
-            server = (await rig.http.get(each, headers=headers)).json()
+        for place in places:
+            server = (await rig.http.get(place, headers=headers)).json()
             assert server["issuer"] == "https://rag.example/rag"
             assert server["token_endpoint"] == "https://rag.example/rag/oauth/token"
         query = urlencode(
@@ -503,21 +508,21 @@ async def test_below_a_root_path_all_addresses_name_it(tmp_path: Path) -> None:
                 "resource": f"https://rag.example/rag/mcp/{rig.law}",
             }
         )
-        begun = await rig.http.get(f"/rag/oauth/authorize?{query}", headers=headers)
-        assert begun.headers["location"].startswith("/rag/#/authorize/")
+        opening = await rig.http.get(f"/rag/oauth/authorize?{query}", headers=headers)
+        assert opening.headers["location"].startswith("/rag/#/authorize/")
 
 
 async def test_the_openid_provider_can_issue_the_tokens(tmp_path: Path) -> None:
     mapping = tmp_path / "grants.toml"
     async with issuing() as issuer:
         async with Rig(tmp_path) as rig:  # the mapping names a domain by its id
-            law, other = await rig.domain(), await rig.domain()
-        lines = [f'[[grants]]\ngroups = "legal"\ndomain = "{each}"\ngrant = "member"\n' for each in (law, other)]
+            law, other_domain = await rig.domain(), await rig.domain()
+        lines = [f'[[grants]]\ngroups = "legal"\ndomain = "{name}"\ngrant = "member"\n' for name in (law, other_domain)]
         mapping.write_text("".join(lines))
         settings: Json = {"oidc_issuer": issuer.url, "oidc_client_id": "rag", "oidc_grants": mapping}
         async with Rig(tmp_path, mcp_sign_in="provider", **settings) as rig:
-            described = (await rig.http.get(f"/.well-known/oauth-protected-resource/mcp/{law}")).json()
-            assert described["authorization_servers"] == [issuer.url]
+            resource_metadata = (await rig.http.get(f"/.well-known/oauth-protected-resource/mcp/{law}")).json()
+            assert resource_metadata["authorization_servers"] == [issuer.url]
             assert (await rig.http.get("/.well-known/oauth-authorization-server")).status_code == 404
             assert (await rig.http.post("/oauth/token", data={"grant_type": "x"})).status_code == 404
 
@@ -525,23 +530,23 @@ async def test_the_openid_provider_can_issue_the_tokens(tmp_path: Path) -> None:
                 token = issuer.sign(claims, **sign)
                 return await call_door(rig.http, token, body, law)
 
-            at = f"http://127.0.0.1/mcp/{law}"
-            good = issuer.claims(aud=at, scope="search openid", azp="some-client")
+            audience = f"http://127.0.0.1/mcp/{law}"
+            good = issuer.claims(aud=audience, scope="search openid", azp="some-client")
             assert sorted(_tools(await call(good))) == ["read_document", "search_documents"]
             assert (await call(good, tool("ask", question="Hi"))).status_code == 403
-            assert _tools(await call(issuer.claims(aud=[at, "x"], scp=["ask"]))) == ["ask"]
-            assert (await call(issuer.claims(aud=at))).status_code == 200
-            assert _tools(await call(issuer.claims(aud=at))) == []
+            assert _tools(await call(issuer.claims(aud=[audience, "x"], scp=["ask"]))) == ["ask"]
+            assert (await call(issuer.claims(aud=audience))).status_code == 200
+            assert _tools(await call(issuer.claims(aud=audience))) == []
             for claims in (
-                issuer.claims(aud=f"http://127.0.0.1/mcp/{other}", scope="search"),
+                issuer.claims(aud=f"http://127.0.0.1/mcp/{other_domain}", scope="search"),
                 issuer.claims(aud="http://127.0.0.1", scope="search"),
-                issuer.claims(aud=at, scope="search", iss="https://other.example"),
-                issuer.claims(aud=at, scope="search", exp=1),
+                issuer.claims(aud=audience, scope="search", iss="https://other.example"),
+                issuer.claims(aud=audience, scope="search", exp=1),
                 issuer.claims(aud=None, scope="search"),
             ):
-                refused = await call(claims)
-                assert refused.status_code == 401
-                assert 'error="invalid_token"' in refused.headers["www-authenticate"]
+                refusal = await call(claims)
+                assert refusal.status_code == 401
+                assert 'error="invalid_token"' in refusal.headers["www-authenticate"]
             assert (await call(good, key=RSAKey.generate_key(2048, {"kid": "first"}))).status_code == 401
             assert (await rig.http.get("/api/domains", headers=bearer(issuer.sign(good)))).status_code == 401
             api = issuer.sign(issuer.claims())  # a token for the API still works here
@@ -567,7 +572,7 @@ async def test_expired_rows_and_rows_of_an_erased_person_are_deleted(tmp_path: P
 
 
 async def _counts(rig: Rig) -> tuple[int, ...]:
-    tables = [each.name for each in (AUTHORIZATIONS, TOKENS, CODES)]
+    tables = [table.name for table in (AUTHORIZATIONS, TOKENS, CODES)]
     return await rig.application.database.read(
         lambda conn: tuple(conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables)
     )
@@ -577,22 +582,25 @@ async def _counts(rig: Rig) -> tuple[int, ...]:
 async def test_an_authorization_applies_and_ends_on_all_servers() -> None:
     with postgresql_server() as server:
         async with aclosing(await Database.open(server.url)) as database:
-            one, other = Access(database), Access(database)
-            key, _ = await one.create("ann", KeyRole.OPERATOR)
+            first_access, second_access = Access(database), Access(database)
+            key, _ = await first_access.create("ann", KeyRole.OPERATOR)
             ann = User("ann", operator=True, key_id=key.id)
-            here, there = Authorizations(database, one), Authorizations(database, other)
+            first_replica, second_replica = (
+                Authorizations(database, first_access),
+                Authorizations(database, second_access),
+            )
             client, place = OAuthClient("client_1", "Tester", (REDIRECT,), documented=False), DoorPlace("dom_1", "r")
-            wanted = AuthorizationRequest(client, "dom_1", REDIRECT, "i", "r", ("ask",), None, CHALLENGE)
-            _, code = await there.approve(ann, await here.begin(wanted), ["ask"])
-            found = await here.find_code("client_1", code)
-            assert found is not None
-            issued = await here.exchange_code("client_1", found[0].id)
-            entrant = await there.check(issued.access, place)
+            request = AuthorizationRequest(client, "dom_1", REDIRECT, "i", "r", ("ask",), None, CHALLENGE)
+            _, code = await second_replica.approve(ann, await first_replica.begin(request), ["ask"])
+            code_and_authorization = await first_replica.find_code("client_1", code)
+            assert code_and_authorization is not None
+            tokens = await first_replica.exchange_code("client_1", code_and_authorization[0].id)
+            entrant = await second_replica.check(tokens.access, place)
             assert entrant is not None
             assert (entrant.user, entrant.scopes) == (narrow(ann, "dom_1"), frozenset({"ask"}))
-            renewed = await there.exchange_refresh("client_1", issued.refresh, ["ask"])
-            assert await here.check(renewed.access, place) is not None
-            (listed,) = await here.list_of("ann")
-            await there.revoke(ann, listed.id)
-            for each in (here, there):
-                assert await each.check(renewed.access, place) is None
+            renewed_tokens = await second_replica.exchange_refresh("client_1", tokens.refresh, ["ask"])
+            assert await first_replica.check(renewed_tokens.access, place) is not None
+            (authorization,) = await first_replica.list_of("ann")
+            await second_replica.revoke(ann, authorization.id)
+            for replica in (first_replica, second_replica):
+                assert await replica.check(renewed_tokens.access, place) is None

@@ -22,8 +22,8 @@ def run_input(run_id: str, resume: Any = None, thread: str = "thread") -> dict[s
     return {"threadId": thread, "runId": run_id, "messages": [question], **({"resume": resume} if resume else {})}
 
 
-def responded(approval: Any, **more: Any) -> dict[str, Any]:
-    part = {"type": "dynamic-tool", "state": "approval-responded", "approval": approval, **more}
+def approval_response(approval: Any, **fields: Any) -> dict[str, Any]:
+    part = {"type": "dynamic-tool", "state": "approval-responded", "approval": approval, **fields}
     return {"id": "chat", "messages": [{"id": "m", "role": "assistant", "parts": [part]}], "messageId": "m"}
 
 
@@ -33,44 +33,44 @@ async def test_an_interrupt_is_answered_once_by_its_own_user_in_its_own_thread(t
         settings = {"settings": {"toolPolicy": {"promptx_remember": "ask"}}}
         await t.rig.ok("PATCH", f"/api/domains/{domain}", settings)
         path = f"/api/ag-ui/{domain}"
-        last = chunks_of((await t.ask(t.ann, "POST", path, run_input("run-1"))).text)[-1]
-        assert (last["type"], last["outcome"]["type"]) == ("RUN_FINISHED", "interrupt")
-        (interrupt,) = last["outcome"]["interrupts"]
+        last_chunk = chunks_of((await t.ask(t.ann, "POST", path, run_input("run-1"))).text)[-1]
+        assert (last_chunk["type"], last_chunk["outcome"]["type"]) == ("RUN_FINISHED", "interrupt")
+        (interrupt,) = last_chunk["outcome"]["interrupts"]
         wait = interrupt["id"]
 
-        async def refused(key: str, entry: Any, thread: str = "thread") -> tuple[int, str]:
+        async def read_refusal(key: str, entry: Any, thread: str = "thread") -> tuple[int, str]:
             answer = await t.ask(key, "POST", path, run_input("run-2", [entry], thread))
             assert answer.json()["type"] == "RUN_ERROR"
             return answer.status_code, answer.json()["code"]
 
         accept = {"interruptId": wait, "status": "resolved"}
-        assert (await refused(t.mallory, accept))[0] == 404
-        assert await refused(t.ann, accept, "another thread") == (404, "WAIT_NOT_FOUND")
-        assert await refused(t.ann, {**accept, "interruptId": "wait_none"}) == (404, "WAIT_NOT_FOUND")
+        assert (await read_refusal(t.mallory, accept))[0] == 404
+        assert await read_refusal(t.ann, accept, "another thread") == (404, "WAIT_NOT_FOUND")
+        assert await read_refusal(t.ann, {**accept, "interruptId": "wait_none"}) == (404, "WAIT_NOT_FOUND")
         for payload in (5, {"approved": 5}, {"arguments": {"engrams": 5}}, {"scope": "always"}, {"other": 1}):
-            assert await refused(t.ann, {**accept, "payload": payload}) == (422, "VALIDATION_ERROR")
+            assert await read_refusal(t.ann, {**accept, "payload": payload}) == (422, "VALIDATION_ERROR")
         assert (await t.ask(t.ann, "GET", f"/api/waits/{wait}")).json()["state"] == "open"
 
         first = chunks_of((await t.ask(t.ann, "POST", path, run_input("run-2", [accept]))).text)
         assert (first[0]["type"], first[0]["runId"]) == ("RUN_STARTED", "run-2")
         assert (first[-1]["type"], first[-1]["outcome"]["type"]) == ("RUN_FINISHED", "success")
-        again = {**accept, "payload": True}
-        assert chunks_of((await t.ask(t.ann, "POST", path, run_input("run-2", [again]))).text) == first
-        for other in ({**accept, "status": "cancelled"}, {**accept, "payload": {"approved": False}}):
-            assert await refused(t.ann, other) == (409, "WAIT_ANSWERED")
-        whole = chunks_of((await t.ask(t.ann, "POST", path, run_input("run-1"))).text)
-        assert [each["type"] for each in whole].count("RUN_FINISHED") == 1, "what was answered ends no run"
+        repeated = {**accept, "payload": True}
+        assert chunks_of((await t.ask(t.ann, "POST", path, run_input("run-2", [repeated]))).text) == first
+        for changed in ({**accept, "status": "cancelled"}, {**accept, "payload": {"approved": False}}):
+            assert await read_refusal(t.ann, changed) == (409, "WAIT_ANSWERED")
+        chunks = chunks_of((await t.ask(t.ann, "POST", path, run_input("run-1"))).text)
+        assert [chunk["type"] for chunk in chunks].count("RUN_FINISHED") == 1, "what was answered ends no run"
 
 
 async def test_the_model_reads_the_reason_of_a_cancelled_interrupt(tmp_path: Path) -> None:
     async with Rig(tmp_path, REMEMBER, say("Not kept.")) as rig:
         path = f"/api/ag-ui/{await rig.domain(toolPolicy={'promptx_remember': 'ask'})}"
-        last = chunks_of((await rig.http.post(path, json=run_input("run-1"))).text)[-1]
-        wait = last["outcome"]["interrupts"][0]["id"]
+        last_chunk = chunks_of((await rig.http.post(path, json=run_input("run-1"))).text)[-1]
+        wait = last_chunk["outcome"]["interrupts"][0]["id"]
         entry = {"interruptId": wait, "status": "cancelled", "payload": {"reason": "later"}}
-        said = chunks_of((await rig.http.post(path, json=run_input("run-2", [entry]))).text)
-        assert said[-1]["outcome"] == {"type": "success"}
-        (result,) = [each for each in said if each["type"] == "TOOL_CALL_RESULT"]
+        chunks = chunks_of((await rig.http.post(path, json=run_input("run-2", [entry]))).text)
+        assert chunks[-1]["outcome"] == {"type": "success"}
+        (result,) = [chunk for chunk in chunks if chunk["type"] == "TOOL_CALL_RESULT"]
         assert result["metadata"]["status"] == "denied"
         assert "later" in result["content"]
 
@@ -82,31 +82,33 @@ async def test_an_approval_in_a_chat_is_answered_once_by_its_own_user(tmp_path: 
         await t.rig.ok("PATCH", f"/api/domains/{domain}", settings)
         path = f"/api/ui-message/{domain}"
         question = {"id": "q", "role": "user", "parts": [{"type": "text", "text": "Remember."}]}
-        asked = chunks_of((await t.ask(t.ann, "POST", path, {"id": "chat", "messages": [question]})).text)
-        assert asked[-1] == {"type": "finish", "finishReason": "tool-calls"}
-        (request,) = [each for each in asked if each["type"] == "tool-approval-request"]
+        chunks = chunks_of((await t.ask(t.ann, "POST", path, {"id": "chat", "messages": [question]})).text)
+        assert chunks[-1] == {"type": "finish", "finishReason": "tool-calls"}
+        (request,) = [chunk for chunk in chunks if chunk["type"] == "tool-approval-request"]
         yes = {"id": request["approvalId"], "approved": True}
-        assert (await t.ask(t.mallory, "POST", path, responded(yes))).status_code == 404
-        elsewhere = await t.ask(t.ann, "POST", path, {**responded(yes), "id": "another"})
-        assert (elsewhere.status_code, elsewhere.json()["error"]["code"]) == (404, "WAIT_NOT_FOUND")
+        assert (await t.ask(t.mallory, "POST", path, approval_response(yes))).status_code == 404
+        misplaced = await t.ask(t.ann, "POST", path, {**approval_response(yes), "id": "another"})
+        assert (misplaced.status_code, misplaced.json()["error"]["code"]) == (404, "WAIT_NOT_FOUND")
         for approval in (5, {"approved": True}, {**yes, "approved": "yes"}, {**yes, "approved": False, "reason": 5}):
-            assert (await t.ask(t.ann, "POST", path, responded(approval))).status_code == 422
-        broken = await t.ask(t.ann, "POST", path, responded(yes, input={"engrams": 5}))
-        assert (broken.status_code, broken.json()["error"]["code"]) == (422, "VALIDATION_ERROR")
-        resumed = chunks_of((await t.ask(t.ann, "GET", f"{path}/chat/stream")).text)
-        assert resumed == asked, "a client that comes back is asked again"
-        (data,) = [each for each in asked if each["type"] == "data-input-required"]
-        first = chunks_of((await t.ask(t.ann, "POST", path, responded(yes, input=data["data"]["arguments"]))).text)
-        assert (first[0]["type"], first[0]["messageId"]) == ("start", asked[0]["messageId"])
+            assert (await t.ask(t.ann, "POST", path, approval_response(approval))).status_code == 422
+        invalid = await t.ask(t.ann, "POST", path, approval_response(yes, input={"engrams": 5}))
+        assert (invalid.status_code, invalid.json()["error"]["code"]) == (422, "VALIDATION_ERROR")
+        chunks_again = chunks_of((await t.ask(t.ann, "GET", f"{path}/chat/stream")).text)
+        assert chunks_again == chunks, "a client that comes back is asked again"
+        (data,) = [chunk for chunk in chunks if chunk["type"] == "data-input-required"]
+        first = chunks_of(
+            (await t.ask(t.ann, "POST", path, approval_response(yes, input=data["data"]["arguments"]))).text
+        )
+        assert (first[0]["type"], first[0]["messageId"]) == ("start", chunks[0]["messageId"])
         assert first[-1]["finishReason"] == "stop"
-        assert chunks_of((await t.ask(t.ann, "POST", path, responded(yes))).text) == first
-        no = await t.ask(t.ann, "POST", path, responded({**yes, "approved": False}))
-        assert (no.status_code, no.json()["error"]["code"]) == (409, "WAIT_ANSWERED")
+        assert chunks_of((await t.ask(t.ann, "POST", path, approval_response(yes))).text) == first
+        contradiction = await t.ask(t.ann, "POST", path, approval_response({**yes, "approved": False}))
+        assert (contradiction.status_code, contradiction.json()["error"]["code"]) == (409, "WAIT_ANSWERED")
 
 
 async def test_a_wait_in_a_chat_is_a_part_and_the_stream_continues_after_its_answer(tmp_path: Path) -> None:
-    ask = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
-    async with Rig(tmp_path, ask, say("Tea it is.")) as rig:
+    ask_user = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
+    async with Rig(tmp_path, ask_user, say("Tea it is.")) as rig:
         path = f"/api/ui-message/{await rig.domain(askUser=True)}"
         question = {"id": "q", "role": "user", "parts": [{"type": "text", "text": "What?"}]}
         texts: list[str] = []
@@ -118,12 +120,12 @@ async def test_a_wait_in_a_chat_is_a_part_and_the_stream_continues_after_its_ans
             group.start_soon(chat)
             wait = await open_wait(rig)
             await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept", "content": {"choices": ["tea"]}})
-        told = chunks_of(texts[0])
-        parts = [each for each in told if each["type"] == "data-input-required"]
+        chunks = chunks_of(texts[0])
+        parts = [chunk for chunk in chunks if chunk["type"] == "data-input-required"]
         assert [(part["id"], part["data"].get("action")) for part in parts] == [
             (wait["id"], None),
             (wait["id"], "accept"),
         ]
         assert parts[0]["data"]["options"] == [{"value": "tea", "title": "tea"}, {"value": "coffee", "title": "coffee"}]
-        assert (told[-1]["type"], told[-1]["finishReason"]) == ("finish", "stop")
-        assert [each["type"] for each in told].count("start") == 1
+        assert (chunks[-1]["type"], chunks[-1]["finishReason"]) == ("finish", "stop")
+        assert [part["type"] for part in chunks].count("start") == 1

@@ -30,29 +30,29 @@ async def events_of(rig: Rig, turn: str) -> list[Json]:
     return parse_events((await rig.http.get(f"/api/turns/{turn}/events")).text)
 
 
-@pytest.mark.parametrize("live", ["sse", "long-poll"])
-async def test_the_stock_client_drops_resumes_and_tails_to_the_end(tmp_path: Path, live: str) -> None:
+@pytest.mark.parametrize("mode", ["sse", "long-poll"])
+async def test_the_stock_client_drops_resumes_and_tails_to_the_end(tmp_path: Path, mode: str) -> None:
     slow = Stalled(say("This takes a while, and then it ends."), 3)
     async with Rig(tmp_path, use("promptx_discover"), slow) as rig, serving(rig.application.app) as address:
         turn, path = await begin(rig)
         with anyio.fail_after(240):
             await slow.reached.wait()
         url = f"http://{address}{path}"
-        (found,) = await run_client("durable_streams.mjs", "catch-up", url, "-1", "false")
-        first: Any = found
+        (first_read,) = await run_client("durable_streams.mjs", "catch-up", url, "-1", "false")
+        first: Any = first_read
         assert not first["closed"]
         tailed: list[Any] = []
 
         async def tail() -> None:
-            tailed.extend(await run_client("durable_streams.mjs", "tail", url, first["offset"], live))
+            tailed.extend(await run_client("durable_streams.mjs", "tail", url, first["offset"], mode))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tail)
             slow.until.set()
-        whole = await events_of(rig, turn)
-        assert [*first["items"], *tailed[0]["items"]] == whole
-        (again,) = await run_client("durable_streams.mjs", "catch-up", url, "-1", "false")
-        assert (again["items"], again["closed"]) == (whole, True)  # type: ignore[index]
+        events = await events_of(rig, turn)
+        assert [*first["items"], *tailed[0]["items"]] == events
+        (second_read,) = await run_client("durable_streams.mjs", "catch-up", url, "-1", "false")
+        assert (second_read["items"], second_read["closed"]) == (events, True)  # type: ignore[index]
 
 
 async def test_an_answer_has_its_end_offset_and_whether_more_will_follow(tmp_path: Path) -> None:
@@ -61,30 +61,33 @@ async def test_an_answer_has_its_end_offset_and_whether_more_will_follow(tmp_pat
         turn, path = await begin(rig)
         with anyio.fail_after(240):
             await slow.reached.wait()
-        found = await rig.http.get(path)
-        while found.json()[-1]["type"] != "text":
+        first_response = await rig.http.get(path)
+        while first_response.json()[-1]["type"] != "text":
             await pause()
-            found = await rig.http.get(path)
-        tail = found.headers["stream-next-offset"]
-        assert tail == offset_of(found.json()[-1]["seq"])
-        assert (found.headers["stream-up-to-date"], found.headers.get("stream-closed")) == ("true", None)
-        assert (await rig.http.get(path, headers={"if-none-match": found.headers["etag"]})).status_code == 304
+            first_response = await rig.http.get(path)
+        tail = first_response.headers["stream-next-offset"]
+        assert tail == offset_of(first_response.json()[-1]["seq"])
+        assert (first_response.headers["stream-up-to-date"], first_response.headers.get("stream-closed")) == (
+            "true",
+            None,
+        )
+        assert (await rig.http.get(path, headers={"if-none-match": first_response.headers["etag"]})).status_code == 304
         assert (await rig.http.head(path)).headers["stream-next-offset"] == tail
         now = await rig.http.get(path, params={"offset": "now"})
         assert (now.json(), now.headers["stream-next-offset"]) == ([], tail)
         empty = await rig.http.get(path, params={"offset": tail})
         assert (empty.json(), empty.headers["stream-next-offset"]) == ([], tail)
         slow.until.set()
-        rest = await rig.http.get(path, params={"offset": tail, "live": "sse"})
-        assert '"streamClosed":true' in rest.text.splitlines()[-2]
-        ended = await rig.http.get(path)
-        assert [*found.json()] == ended.json()[: len(found.json())]
-        assert ended.headers["stream-closed"] == "true"
-        assert ended.json() == await events_of(rig, turn)
-        at_end = {"offset": ended.headers["stream-next-offset"], "live": "long-poll"}
-        over = await rig.http.get(path, params=at_end)
-        assert (over.status_code, over.headers["stream-closed"]) == (204, "true")
-        assert over.headers["stream-cursor"].isdecimal()
+        live_response = await rig.http.get(path, params={"offset": tail, "live": "sse"})
+        assert '"streamClosed":true' in live_response.text.splitlines()[-2]
+        complete_response = await rig.http.get(path)
+        assert [*first_response.json()] == complete_response.json()[: len(first_response.json())]
+        assert complete_response.headers["stream-closed"] == "true"
+        assert complete_response.json() == await events_of(rig, turn)
+        at_end = {"offset": complete_response.headers["stream-next-offset"], "live": "long-poll"}
+        response_at_end = await rig.http.get(path, params=at_end)
+        assert (response_at_end.status_code, response_at_end.headers["stream-closed"]) == (204, "true")
+        assert response_at_end.headers["stream-cursor"].isdecimal()
 
 
 async def test_delegates_resets_and_interrupts_are_read_like_in_the_native_dialect(tmp_path: Path) -> None:
@@ -98,12 +101,12 @@ async def test_delegates_resets_and_interrupts_are_read_like_in_the_native_diale
         with anyio.fail_after(240):
             await slow.reached.wait()
         await rig.ok("POST", f"/api/conversations/{conversation}/interrupt", {})
-        whole = await events_of(rig, turn)
-        assert {each.get("agent") for each in whole} == {None, "researcher", "assistant"}
-        assert {"step_reset", "interrupted"} <= {each["type"] for each in whole}
-        found = await rig.http.get(f"/api/turns/{turn}/stream", params={"offset": "-1"})
-        assert found.json() == whole
-        assert found.headers["stream-closed"] == "true"
+        events = await events_of(rig, turn)
+        assert {event.get("agent") for event in events} == {None, "researcher", "assistant"}
+        assert {"step_reset", "interrupted"} <= {event["type"] for event in events}
+        response = await rig.http.get(f"/api/turns/{turn}/stream", params={"offset": "-1"})
+        assert response.json() == events
+        assert response.headers["stream-closed"] == "true"
 
 
 async def test_wrong_offsets_and_modes_are_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ REMEMBER = use("promptx_remember", engrams=[ENGRAM])
 
 
 @contextmanager
-def held_memory(rig: Rig, domain: str) -> Iterator[None]:
+def hold_memory(rig: Rig, domain: str) -> Iterator[None]:
     """Hold a memory's lock, like another process that hangs, so that its writers block in their threads."""
     [lock] = (rig.settings.workspaces / domain).rglob(LOCK_FILE)
     with lock.open("rb") as file:
@@ -54,27 +54,29 @@ async def test_a_hanging_domain_does_not_delay_others(tmp_path: Path, act: str) 
     engrams = [{**ENGRAM, "content": f"Shelf {number} is empty."} for number in range(MANY if turns else 0)]
     hanging: list[Scripted] = [use("promptx_remember", engrams=[engram]) for engram in engrams]
     recall = use("promptx_recall", query="archive")
-    rest: list[Scripted] = [say("Kept.")] * len(hanging)
-    steps = [REMEMBER, say("Kept."), REMEMBER, say("Kept."), *hanging, recall, say("At five."), *rest]
+    remaining: list[Scripted] = [say("Kept.")] * len(hanging)
+    steps = [REMEMBER, say("Kept."), REMEMBER, say("Kept."), *hanging, recall, say("At five."), *remaining]
     async with Rig(tmp_path, *steps, messages_per_minute=1000) as rig:
-        one, other = await rig.domain(), await rig.domain()
-        for each in (one, other):
-            await rig.say(await rig.conversation(each), "Keep that.")
-        stuck = Stuck(rig, one)
+        blocked_domain, free_domain = await rig.domain(), await rig.domain()
+        for domain in (blocked_domain, free_domain):
+            await rig.say(await rig.conversation(domain), "Keep that.")
+        stuck = Stuck(rig, blocked_domain)
         async with anyio.create_task_group() as tasks:
-            with held_memory(rig, one):
+            with hold_memory(rig, blocked_domain):
                 for number in range(MANY):
                     tasks.start_soon(getattr(stuck, act), number)
                 await anyio.wait_all_tasks_blocked()
-                roles = (await rig.ok("GET", f"/api/domains/{other}/roles"))["items"]
+                roles = (await rig.ok("GET", f"/api/domains/{free_domain}/roles"))["items"]
                 assert "assistant" in [role["id"] for role in roles]
-                assert (await rig.ok("GET", f"/api/domains/{other}/memories"))["total"] == 1
-                assert (await rig.upload(other, "hours.md", b"# Hours\n\nThe archive closes."))["status"] == "indexed"
-                said = await rig.say(await rig.conversation(other), "When?")
-                assert types_of(said)[-1] == "done"
-                assert "retrieval" in types_of(said)
+                assert (await rig.ok("GET", f"/api/domains/{free_domain}/memories"))["total"] == 1
+                assert (await rig.upload(free_domain, "hours.md", b"# Hours\n\nThe archive closes."))["status"] == (
+                    "indexed"
+                )
+                events = await rig.say(await rig.conversation(free_domain), "When?")
+                assert types_of(events)[-1] == "done"
+                assert "retrieval" in types_of(events)
                 assert stuck.answered == []
         assert len(stuck.answered) == MANY
-        kept = (await rig.ok("GET", f"/api/domains/{one}/memories?limit=1"))["total"]
-        assert kept == MANY + 1
+        total = (await rig.ok("GET", f"/api/domains/{blocked_domain}/memories?limit=1"))["total"]
+        assert total == MANY + 1
         assert rig.application.ground.threads.owners == frozenset()

@@ -11,29 +11,29 @@ async def test_an_answer_has_one_rating_that_can_be_changed_and_removed(tmp_path
     async with Rig(tmp_path, say("Yes."), say("No.")) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
-        started = (await rig.say(conversation, "Hi"))[0]
-        path = f"/api/conversations/{conversation}/messages/{started['messageId']}/feedback"
+        turn_started = (await rig.say(conversation, "Hi"))[0]
+        path = f"/api/conversations/{conversation}/messages/{turn_started['messageId']}/feedback"
         for rating, reason in (("up", ""), ("down", "It names no source.")):
-            given = await rig.ok("PUT", path, {"rating": rating, "reason": reason})
-            assert (given["rating"], given["reason"]) == (rating, reason)
+            feedback = await rig.ok("PUT", path, {"rating": rating, "reason": reason})
+            assert (feedback["rating"], feedback["reason"]) == (rating, reason)
         own = (await rig.ok("GET", f"/api/conversations/{conversation}/feedback"))["items"]
-        assert [(each["messageId"], each["rating"]) for each in own] == [(started["messageId"], "down")]
-        seen = (await rig.ok("GET", f"/api/domains/{domain}/feedback?limit=1"))["items"]
-        assert [(each["userId"], each["reason"]) for each in seen] == [("local", "It names no source.")]
+        assert [(entry["messageId"], entry["rating"]) for entry in own] == [(turn_started["messageId"], "down")]
+        domain_feedback = (await rig.ok("GET", f"/api/domains/{domain}/feedback?limit=1"))["items"]
+        assert [(entry["userId"], entry["reason"]) for entry in domain_feedback] == [("local", "It names no source.")]
         assert (await rig.ok("PUT", path, {"rating": None}))["rating"] is None
         assert (await rig.ok("GET", f"/api/conversations/{conversation}/feedback"))["items"] == []
-        question = path.replace(started["messageId"], started["userMessageId"])
+        question = path.replace(turn_started["messageId"], turn_started["userMessageId"])
         assert (await rig.refused("PUT", question, {"rating": "up"}))[:2] == (422, "VALIDATION_ERROR")
         assert (await rig.refused("PUT", path, {"rating": "great"}))[0] == 422
         await rig.ok("PUT", path, {"rating": "up"})
         rows = (await rig.ok("GET", "/api/audit?limit=50"))["items"]
-        assert [row["target"] for row in rows if row["action"] == "feedback.give"] == [started["messageId"]] * 4
+        assert [row["target"] for row in rows if row["action"] == "feedback.give"] == [turn_started["messageId"]] * 4
         await rig.ok("DELETE", f"/api/conversations/{conversation}")
         assert (await rig.ok("GET", f"/api/domains/{domain}/feedback"))["items"] == []
-        other = await rig.conversation(domain)
-        theirs = (await rig.say(other, "Hi"))[0]["messageId"]
+        other_conversation = await rig.conversation(domain)
+        other_message = (await rig.say(other_conversation, "Hi"))[0]["messageId"]
         key = await make_key(rig, "eve", "member", domain)
-        stranger = f"/api/conversations/{other}/messages/{theirs}/feedback"
+        stranger = f"/api/conversations/{other_conversation}/messages/{other_message}/feedback"
         answer = await rig.http.put(stranger, json={"rating": "up"}, headers=bearer(key))
         assert answer.status_code == 404
 
@@ -45,12 +45,12 @@ async def test_texts_are_rendered_like_messages(tmp_path: Path) -> None:
             {"text": "**Leave** is <script>alert(1)</script> 25 days.", "citations": [mark]},
             {"text": "one\ntwo", "breaks": True},
         ]
-        first, second = (await rig.ok("POST", "/api/render", {"texts": texts}))["items"]
-        assert '<strong>Leave</strong><sup class="citation"' in first["html"]
-        assert 'data-number="2"' in first["html"]
-        assert "<script>" not in first["html"]
-        assert "<b>" not in first["html"]
-        assert second["html"] == "<p>one<br>\ntwo</p>\n"
+        first_text, second_text = (await rig.ok("POST", "/api/render", {"texts": texts}))["items"]
+        assert '<strong>Leave</strong><sup class="citation"' in first_text["html"]
+        assert 'data-number="2"' in first_text["html"]
+        assert "<script>" not in first_text["html"]
+        assert "<b>" not in first_text["html"]
+        assert second_text["html"] == "<p>one<br>\ntwo</p>\n"
         too_long = {"texts": [{"text": "x" * 60_000}] * 3}
         status, code, message = await rig.refused("POST", "/api/render", too_long)
         assert (status, code) == (422, "VALIDATION_ERROR")
@@ -75,11 +75,11 @@ async def test_an_answer_with_calls_has_its_text_in_parts_between_them(tmp_path:
         assert "parts" not in question
         blocks = [answer["blocks"][part["block"]] for part in answer["parts"]]
         assert [block["text"] for block in blocks] == ["I look it up.\n", "There are "]
-        first, last = (part["html"] for part in answer["parts"])
-        assert first == "<p>I look it up.</p>\n"
-        assert "There are <strong>25</strong> days<sup" in last
-        assert first + last == answer["html"]
+        first_part, last_part = (part["html"] for part in answer["parts"])
+        assert first_part == "<p>I look it up.</p>\n"
+        assert "There are <strong>25</strong> days<sup" in last_part
+        assert first_part + last_part == answer["html"]
         turn = answer["turnId"]
         calls = await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls?turnId={turn}")
-        assert [each["arguments"]["query"] for each in calls["items"]] == ["leave", "leave days"]
+        assert [item["arguments"]["query"] for item in calls["items"]] == ["leave", "leave days"]
         assert (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls?turnId=nope"))["items"] == []

@@ -29,7 +29,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def no_room(disk: Path) -> Iterator[None]:
+def fill_disk(disk: Path) -> Iterator[None]:
     """Use up all space of a disk while the block runs."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
@@ -46,30 +46,30 @@ def no_room(disk: Path) -> Iterator[None]:
 
 
 @contextmanager
-def no_inodes(disk: Path) -> Iterator[None]:
+def use_all_inodes(disk: Path) -> Iterator[None]:
     """Use up all inodes of a disk while the block runs."""
     folder = disk / "many"
     folder.mkdir()
-    made: list[Path] = []
+    files: list[Path] = []
     try:
         while True:
-            made.append(folder / str(len(made)))
-            made[-1].touch()
+            files.append(folder / str(len(files)))
+            files[-1].touch()
     except OSError:
-        made.pop()
+        files.pop()
     try:
         yield
     finally:
-        for path in made:
+        for path in files:
             path.unlink()
         folder.rmdir()
 
 
 Full = Callable[[Path], AbstractContextManager[None]]
-FULL = pytest.mark.parametrize("full", [no_room, no_inodes])
+FULL = pytest.mark.parametrize("full", [fill_disk, use_all_inodes])
 
 
-async def until_ready(rig: Rig) -> None:
+async def wait_until_ready(rig: Rig) -> None:
     with anyio.fail_after(240):
         while (await rig.http.get("/api/ready")).status_code != 200:
             await rig.application.business.health.probe()
@@ -87,13 +87,13 @@ async def test_a_server_on_a_full_disk_refuses_writes_and_recovers(small_disk: P
             status, code, words = await rig.refused("GET", "/api/ready")
             assert (status, code) == (503, "STORAGE_UNAVAILABLE")
             assert "cannot" in words
-            found = await rig.ok("GET", "/api/health")
-            assert found["store"]["mode"] == "full"
-            assert "no space" in found["store"]["reason"].lower() or "full" in found["store"]["reason"]
+            health = await rig.ok("GET", "/api/health")
+            assert health["store"]["mode"] == "full"
+            assert "no space" in health["store"]["reason"].lower() or "full" in health["store"]["reason"]
             await rig.application.business.health.probe()  # new writes do not fit either
             assert (await rig.refused("GET", "/api/ready"))[0] == 503
             assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["id"] == conversation
-        await until_ready(rig)
+        await wait_until_ready(rig)
         assert (await rig.ok("POST", "/api/domains", {"name": "now"}))["id"]
 
 

@@ -93,16 +93,16 @@ async def test_without_a_key_the_server_starts_on_loopback(tmp_path: Path, host:
 
 async def test_a_requests_own_id_is_in_its_answer_and_in_its_error(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        for given in ("a", "trace-1.2_3", "x" * 128):
-            answer = await rig.http.get("/api/turns/turn_none", headers={"x-request-id": given})
-            assert answer.headers.get_list("x-request-id") == [given]
-            assert answer.json()["error"]["requestId"] == given
+        for request_id in ("a", "trace-1.2_3", "x" * 128):
+            answer = await rig.http.get("/api/turns/turn_none", headers={"x-request-id": request_id})
+            assert answer.headers.get_list("x-request-id") == [request_id]
+            assert answer.json()["error"]["requestId"] == request_id
 
 
-@pytest.mark.parametrize("given", ["", "x" * 129, "two words", "-dash", "<script>", "a,b", "a;b=c"])
-async def test_an_invalid_request_id_is_replaced(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("request_id", ["", "x" * 129, "two words", "-dash", "<script>", "a,b", "a;b=c"])
+async def test_an_invalid_request_id_is_replaced(tmp_path: Path, request_id: str) -> None:
     async with Rig(tmp_path) as rig:
-        for headers in ([("x-request-id", given)], [("x-request-id", "one"), ("x-request-id", "two")]):
+        for headers in ([("x-request-id", request_id)], [("x-request-id", "one"), ("x-request-id", "two")]):
             answer = await rig.http.get("/api/version", headers=headers)
             assert answer.headers["x-request-id"].startswith("req_")
 
@@ -111,11 +111,11 @@ async def test_every_log_line_of_a_request_names_it_and_no_other_does() -> None:
     lines = io.StringIO()
     handler, log = log_handler(lines), logging.getLogger("agentic_rag.tests.guard")
     log.addHandler(handler)
-    entered = anyio.Event()
+    working = anyio.Event()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         log.warning("begins")
-        entered.set()
+        working.set()
         await anyio.lowlevel.checkpoint()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work)
@@ -129,12 +129,12 @@ async def test_every_log_line_of_a_request_names_it_and_no_other_does() -> None:
         http = httpx2.AsyncClient(base_url="http://127.0.0.1", transport=transport)
         async with http, anyio.create_task_group() as tasks:
             tasks.start_soon(partial(http.get, "/", headers={"x-request-id": "mine-1"}))
-            await entered.wait()
+            await working.wait()
             log.warning("outside")
     finally:
         log.removeHandler(handler)
-    said = [line.split("guard: ")[1] for line in lines.getvalue().splitlines()]
-    assert sorted(said) == ["begins [mine-1]", "outside", "works [mine-1]"]
+    messages = [line.split("guard: ")[1] for line in lines.getvalue().splitlines()]
+    assert sorted(messages) == ["begins [mine-1]", "outside", "works [mine-1]"]
 
 
 async def test_without_keys_another_sites_page_cannot_read_or_change_anything(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ async def test_without_keys_another_sites_page_cannot_read_or_change_anything(tm
             ("POST", f"/mcp/{domain}"),
             ("GET", "/metrics"),
         ):
-            for more in ({}, {"sec-fetch-mode": "navigate"}, {"sec-fetch-mode": "no-cors"}):
-                response = await rig.http.request(method, path, headers={**cross, **more})
+            for extra_headers in ({}, {"sec-fetch-mode": "navigate"}, {"sec-fetch-mode": "no-cors"}):
+                response = await rig.http.request(method, path, headers={**cross, **extra_headers})
                 assert response.status_code == 403, (method, path)
                 assert "other sites" in response.text, (method, path)
         for path in ("/", "/web/app.js", "/api/ready"):
@@ -158,8 +158,8 @@ async def test_without_keys_another_sites_page_cannot_read_or_change_anything(tm
         for site in ("same-origin", "same-site", "none"):
             assert (await rig.http.get("/api/domains", headers={"sec-fetch-site": site})).status_code == 200
         key = (await rig.ok("POST", "/api/keys", {"user": "ann", "role": "operator"}))["key"]
-        shown = {**cross, "authorization": f"Bearer {key}"}
-        assert (await rig.http.get("/api/domains", headers=shown)).status_code == 200, "a page that has a key"
+        with_key = {**cross, "authorization": f"Bearer {key}"}
+        assert (await rig.http.get("/api/domains", headers=with_key)).status_code == 200, "a page that has a key"
 
 
 async def test_without_keys_another_sites_page_cannot_open_a_socket(tmp_path: Path) -> None:
@@ -167,19 +167,19 @@ async def test_without_keys_another_sites_page_cannot_open_a_socket(tmp_path: Pa
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         for path in ("/ws", f"/api/ag-ui/{await rig.domain()}"):
             for site in ("cross-site", "Cross-Site"):
-                with pytest.raises(InvalidStatus) as refused:
+                with pytest.raises(InvalidStatus) as exc_info:
                     await connect(f"ws://{address}{path}", additional_headers={"Sec-Fetch-Site": site}, proxy=None)
-                assert refused.value.response.status_code == 403, path
-                assert b"other sites" in (refused.value.response.body or b"")
+                assert exc_info.value.response.status_code == 403, path
+                assert b"other sites" in (exc_info.value.response.body or b"")
         for site in ("same-origin", "none"):
             async with connect(f"ws://{address}/ws", additional_headers={"Sec-Fetch-Site": site}, proxy=None):
                 pass
 
 
 async def test_a_page_of_a_listed_origin_can_use_a_keyless_server(tmp_path: Path) -> None:
-    listed = "https://desk.example"
-    async with Rig(tmp_path, allowed_origins=listed) as rig:
-        headers = {"sec-fetch-site": "cross-site", "origin": listed}
+    origin = "https://desk.example"
+    async with Rig(tmp_path, allowed_origins=origin) as rig:
+        headers = {"sec-fetch-site": "cross-site", "origin": origin}
         assert (await rig.http.get("/api/domains", headers=headers)).status_code == 200
 
 

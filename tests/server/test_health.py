@@ -20,8 +20,8 @@ BAD = ModelError("messages.3: too many tools", http_status=400, kind="invalid_re
 
 
 async def health(rig: Rig, **headers: str) -> Json:
-    found: Json = await rig.ok("GET", "/api/health", headers=headers)
-    return found
+    report: Json = await rig.ok("GET", "/api/health", headers=headers)
+    return report
 
 
 async def test_a_model_without_an_answer_is_down_until_it_answers(tmp_path: Path) -> None:
@@ -30,16 +30,16 @@ async def test_a_model_without_an_answer_is_down_until_it_answers(tmp_path: Path
         assert (before["status"], before["model"]) == ("ok", {"name": "scripted", "state": "ready"})
         conversation = await rig.conversation()
         await rig.say(conversation, "Hi")
-        found = await health(rig)
-        assert (found["status"], found["model"]["state"]) == ("down", "down")
-        assert found["model"]["lastFailure"]["code"] == "authentication_error"
-        assert found["model"]["reason"] == str(REFUSED)
-        assert found["model"]["recently"] == {"calls": 1, "failures": 1}
+        report = await health(rig)
+        assert (report["status"], report["model"]["state"]) == ("down", "down")
+        assert report["model"]["lastFailure"]["code"] == "authentication_error"
+        assert report["model"]["reason"] == str(REFUSED)
+        assert report["model"]["recently"] == {"calls": 1, "failures": 1}
         assert (await rig.ok("GET", "/api/ready")) == {"ready": True}, "what is stored can be read all the same"
         await rig.say(conversation, "Hi")
-        found = await health(rig)
-        assert found["model"]["state"] == "degraded", "half of its last calls failed"
-        assert found["model"]["lastSuccess"] >= found["model"]["lastFailure"]["at"]
+        report = await health(rig)
+        assert report["model"]["state"] == "degraded", "half of its last calls failed"
+        assert report["model"]["lastSuccess"] >= report["model"]["lastFailure"]["at"]
 
 
 async def test_a_refused_request_does_not_mark_the_model_as_down(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ async def test_a_silent_model_times_out(tmp_path: Path) -> None:
 
     async with Rig(tmp_path, instead=Silent(), model_idle_seconds=0.05) as rig:  # type: ignore[arg-type]
         await rig.say(await rig.conversation(), "Hi")
-        found = await health(rig)
-        assert (found["model"]["state"], found["model"]["lastFailure"]["code"]) == ("down", "GENERATION_TIMEOUT")
+        report = await health(rig)
+        assert (report["model"]["state"], report["model"]["lastFailure"]["code"]) == ("down", "GENERATION_TIMEOUT")
 
 
 async def test_members_see_states_and_operators_reasons(tmp_path: Path) -> None:
@@ -87,16 +87,16 @@ async def test_members_see_states_and_operators_reasons(tmp_path: Path) -> None:
         await rig.say(await rig.conversation(domain), "Hi")
         operator = f"Bearer {await make_key(rig, 'olga', 'operator')}"
         member = f"Bearer {await make_key(rig, 'mia', 'member', domain)}"
-        told = await health(rig, authorization=operator)
-        assert "10.1.2.3" in told["model"]["reason"]
-        assert told["disk"]["free"] > 0
-        assert told["queue"]["running"] == 0
-        shown = await health(rig, authorization=member)
-        assert shown["model"] == {"name": "scripted", "state": "down"}
-        assert shown["status"] == "down"
-        assert "10.1.2.3" not in str(shown)
-        assert shown["disk"] == {"state": "ready"}
-        assert "queue" not in shown
+        operator_report = await health(rig, authorization=operator)
+        assert "10.1.2.3" in operator_report["model"]["reason"]
+        assert operator_report["disk"]["free"] > 0
+        assert operator_report["queue"]["running"] == 0
+        member_report = await health(rig, authorization=member)
+        assert member_report["model"] == {"name": "scripted", "state": "down"}
+        assert member_report["status"] == "down"
+        assert "10.1.2.3" not in str(member_report)
+        assert member_report["disk"] == {"state": "ready"}
+        assert "queue" not in member_report
 
 
 async def test_an_idle_store_is_still_probed(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ async def test_a_server_that_is_still_loading_is_not_ready(tmp_path: Path) -> No
     model = SlowClient()
     async with Rig(tmp_path, instead=model) as rig:
         rig.application.begin()
-        refused = await rig.http.get("/api/ready")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "SERVER_STARTING")
+        refusal = await rig.http.get("/api/ready")
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "SERVER_STARTING")
         assert (await health(rig))["status"] == "ok"
         model.let.set()
         with anyio.fail_after(240):
@@ -133,9 +133,9 @@ async def test_a_server_that_is_still_loading_is_not_ready(tmp_path: Path) -> No
 async def test_slow_preloading_does_not_block_readiness(tmp_path: Path) -> None:
     model = SlowClient()
     async with Rig(tmp_path) as rig:
-        found = rig.application.business.health
-        found.begin_loading()
-        await load_what_turns_need(model, rig.application.machinery.pool, found, seconds=0.01)
+        health_state = rig.application.business.health
+        health_state.begin_loading()
+        await load_what_turns_need(model, rig.application.machinery.pool, health_state, seconds=0.01)
         assert (await rig.ok("GET", "/api/ready")) == {"ready": True}
 
 
@@ -160,22 +160,26 @@ async def test_health_reports_turns_waiting_for_the_store_and_their_end(tmp_path
         messages = f"/api/conversations/{await rig.conversation()}/messages"
         await rig.ok("POST", messages, {"content": "Hi"}, headers={"accept": "application/json"})
         with anyio.fail_after(240):
-            while (found := await health(rig))["store"]["state"] == "ready":
+            while (report := await health(rig))["store"]["state"] == "ready":
                 await pause()
-        assert (found["status"], found["store"]["state"], found["store"]["mode"]) == ("degraded", "degraded", "stalled")
-        assert found["store"]["reason"]
+        assert (report["status"], report["store"]["state"], report["store"]["mode"]) == (
+            "degraded",
+            "degraded",
+            "stalled",
+        )
+        assert report["store"]["reason"]
         assert (await rig.refused("GET", "/api/ready"))[:2] == (503, "STORAGE_UNAVAILABLE")
         locks[0].close()
         with anyio.fail_after(240):
-            while (found := await health(rig))["store"]["state"] == "degraded":
+            while (report := await health(rig))["store"]["state"] == "degraded":
                 await pause()
-        assert (found["status"], found["store"]["state"]) == ("ok", "ready")
-        assert "mode" not in found["store"]
+        assert (report["status"], report["store"]["state"]) == ("ok", "ready")
+        assert "mode" not in report["store"]
         assert (await rig.ok("GET", "/api/ready")) == {"ready": True}
 
 
 async def test_health_reports_a_disk_at_its_reserve(tmp_path: Path) -> None:
     async with Rig(tmp_path, disk_reserve=2**60) as rig:
-        found = await health(rig)
-        assert (found["status"], found["disk"]["state"], found["store"]["mode"]) == ("degraded", "degraded", "full")
-        assert "less than the reserve" in found["disk"]["reason"]
+        report = await health(rig)
+        assert (report["status"], report["disk"]["state"], report["store"]["mode"]) == ("degraded", "degraded", "full")
+        assert "less than the reserve" in report["disk"]["reason"]

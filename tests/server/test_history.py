@@ -32,33 +32,33 @@ async def test_settings_and_servers_are_compared_and_restored(tmp_path: Path) ->
         server = {"type": "http", "url": "https://one.example/mcp", "headers": {"Authorization": SECRET}}
         await rig.ok("PATCH", path, {"settings": {"language": "fr", "retrievalTopK": 9}, "name": "Renamed"})
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"tools": server}}})
-        moved = {**server, "url": "https://two.example/mcp", "headers": {"Authorization": {"set": True}}}
-        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"tools": moved}}})
+        moved_server = {**server, "url": "https://two.example/mcp", "headers": {"Authorization": {"set": True}}}
+        await rig.ok("PATCH", path, {"settings": {"mcpServers": {"tools": moved_server}}})
         await rig.ok("PATCH", path, {"settings": {"retrievalTopK": 9}})  # the same content is no change
-        found = await lines(rig, domain)
-        assert [(each["kind"], each["subject"], each["author"]) for each in found] == [
+        records = await lines(rig, domain)
+        assert [(record["kind"], record["subject"], record["author"]) for record in records] == [
             ("server", "tools", "local"),
             ("server", "tools", "local"),
             ("settings", "", "local"),
             ("settings", "", "local"),
         ]
-        newest, first, renamed, made = (each["n"] for each in found)
-        shown = await rig.ok("GET", f"{path}/history/{newest}")
-        assert shown["before"] == first
-        assert shown["changes"] == [
+        newest, first, renamed, created = (record["n"] for record in records)
+        version = await rig.ok("GET", f"{path}/history/{newest}")
+        assert version["before"] == first
+        assert version["changes"] == [
             {"path": "url", "before": "https://one.example/mcp", "after": "https://two.example/mcp"}
         ]
-        shown = await rig.ok("GET", f"{path}/history/{renamed}")
-        assert {change["path"] for change in shown["changes"]} == {
+        version = await rig.ok("GET", f"{path}/history/{renamed}")
+        assert {change["path"] for change in version["changes"]} == {
             "name",
             "settings.language",
             "settings.retrievalTopK",
         }
-        back = await rig.ok("GET", f"{path}/history/{made}", params={"against": renamed})
+        back = await rig.ok("GET", f"{path}/history/{created}", params={"against": renamed})
         assert {(change["path"], change["after"]) for change in back["changes"]} >= {("name", "Law")}
-        status, code, _ = await rig.refused("GET", f"{path}/history/{made}", params={"against": newest})
+        status, code, _ = await rig.refused("GET", f"{path}/history/{created}", params={"against": newest})
         assert (status, code) == (422, "VALIDATION_ERROR")
-        await rig.ok("POST", f"{path}/history/{made}/restore")
+        await rig.ok("POST", f"{path}/history/{created}/restore")
         domain_now = await rig.ok("GET", path)
         assert (domain_now["name"], domain_now["settings"]["language"]) == ("Law", "de")
         assert domain_now["settings"]["retrievalTopK"] == 5
@@ -67,8 +67,8 @@ async def test_settings_and_servers_are_compared_and_restored(tmp_path: Path) ->
         tools = (await rig.ok("GET", path))["settings"]["mcpServers"]["tools"]
         assert (tools["url"], tools["headers"]["Authorization"]["set"]) == ("https://one.example/mcp", True)
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"tools": None}}})
-        gone, *_ = await lines(rig, domain, kind="server")
-        assert gone["gone"] is True
+        removal, *_ = await lines(rig, domain, kind="server")
+        assert removal["gone"] is True
         status, code, message = await rig.refused("POST", f"{path}/history/{first}/restore")
         assert (status, code, "give the value" in message) == (422, "VALIDATION_ERROR", True), "its secret is gone"
         assert [line["n"] for line in await lines(rig, domain, kind="settings", limit=2)] == [5, 2]
@@ -90,22 +90,22 @@ async def test_files_changed_by_api_and_on_disk_are_recorded_once_with_authors(t
         (workspace / PLACE).write_text(ROLE.format("Quick."))
         (workspace / "prompt" / "none.md").write_bytes(b"\xff\xfe no text")
         await lines(rig, domain)
-        found = [(line["kind"], line["subject"], line["author"]) for line in await lines(rig, domain)]
-        assert found[:4] == [
+        changes = [(line["kind"], line["subject"], line["author"]) for line in await lines(rig, domain)]
+        assert changes[:4] == [
             ("role", PLACE, "disk"),
             ("prompt", "a.md", "disk"),
             ("role", PLACE, "ann"),
             ("prompt", "a.md", "ann"),
         ]
-        assert len(found) == 5
+        assert len(changes) == 5
         (workspace / "prompt" / "a.md").unlink()
         newest, *_ = await lines(rig, domain)
         assert (newest["gone"], newest["author"], newest["subject"]) == (True, "disk", "a.md")
-        shown = await rig.ok("GET", f"{path}/history/{newest['n']}")
-        assert shown["lines"].splitlines()[1:] == ["-Two."]
+        version = await rig.ok("GET", f"{path}/history/{newest['n']}")
+        assert version["lines"].splitlines()[1:] == ["-Two."]
         # a model wrote it in a turn of ann, as the audit log says
-        told = Entry("ann", "role.write", f"{domain}/lawyer")
-        await rig.application.database.write(lambda conn: append(conn, told), durable=True)
+        audit_entry = Entry("ann", "role.write", f"{domain}/lawyer")
+        await rig.application.database.write(lambda conn: append(conn, audit_entry), durable=True)
         (workspace / PLACE).write_text(ROLE.format("Written by a model."))
         newest, *_ = await lines(rig, domain)
         assert (newest["author"], newest["subject"]) == ("ann", PLACE)
@@ -147,23 +147,23 @@ async def test_components_and_roles_are_restored_through_the_same_checks(tmp_pat
         assert (workspace / "prompt" / "a.md").read_text() == "One.\n"
         assert [line["author"] for line in await lines(rig, domain, limit=2)] == ["local", "local"]
         await rig.ok("DELETE", f"{path}/roles/lawyer")
-        removed, *_ = await lines(rig, domain)
-        assert removed["gone"] is True
+        removal, *_ = await lines(rig, domain)
+        assert removal["gone"] is True
         await rig.ok("POST", f"{path}/history/{one_role['n']}/restore")
         assert (workspace / PLACE).read_text() == ROLE.format("One.")
-        await rig.ok("POST", f"{path}/history/{removed['n']}/restore")
+        await rig.ok("POST", f"{path}/history/{removal['n']}/restore")
         assert not (workspace / PLACE).exists()
         (workspace / PLACE).parent.mkdir(parents=True, exist_ok=True)
         (workspace / PLACE).write_text("<role>\n  <personality>\n  never closed")
-        broken, *_ = await lines(rig, domain)
+        broken_version, *_ = await lines(rig, domain)
         await write_role(rig, domain, "Whole.")
-        status, code, message = await rig.refused("POST", f"{path}/history/{broken['n']}/restore")
+        status, code, message = await rig.refused("POST", f"{path}/history/{broken_version['n']}/restore")
         assert (status, code, "never closed" in message) == (422, "VALIDATION_ERROR", True)
         (workspace / "prompt" / "a.md").write_text(f"Use {SECRET}.\n")
-        held, *_ = await lines(rig, domain)
-        assert held["redacted"] is True
-        assert SECRET not in str(await rig.ok("GET", f"{path}/history/{held['n']}"))
-        status, code, message = await rig.refused("POST", f"{path}/history/{held['n']}/restore")
+        redacted_version, *_ = await lines(rig, domain)
+        assert redacted_version["redacted"] is True
+        assert SECRET not in str(await rig.ok("GET", f"{path}/history/{redacted_version['n']}"))
+        status, code, message = await rig.refused("POST", f"{path}/history/{redacted_version['n']}/restore")
         assert (status, "a secret stood in it" in message) == (422, True)
         rows = read_rows(rig.settings.data / "agentic-rag.db")
     assert SECRET not in repr(rows["history"])
@@ -171,17 +171,17 @@ async def test_components_and_roles_are_restored_through_the_same_checks(tmp_pat
 
 async def test_authors_see_prompts_and_roles_admins_everything_and_members_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         path = f"/api/domains/{domain}/history"
         await rig.ok("PUT", f"/api/domains/{domain}/prompt-components/a.md", {"content": "One.\n"})
-        keys = {who: bearer(await make_key(rig, who, who, domain)) for who in ("member", "author", "admin")}
-        keys["stranger"] = bearer(await make_key(rig, "eve", "admin", other))
+        keys = {role: bearer(await make_key(rig, role, role, domain)) for role in ("member", "author", "admin")}
+        keys["stranger"] = bearer(await make_key(rig, "eve", "admin", other_domain))
         kinds: dict[str, Any] = {}
-        for who, headers in keys.items():
+        for role, headers in keys.items():
             answer = await rig.http.get(path, headers=headers)
-            kinds[who] = answer.status_code
+            kinds[role] = answer.status_code
             if answer.status_code == 200:
-                kinds[who] = {each["kind"] for each in answer.json()["items"]}
+                kinds[role] = {item["kind"] for item in answer.json()["items"]}
         assert kinds == {"member": 403, "author": {"prompt"}, "admin": {"prompt", "settings"}, "stranger": 404}
         for place, method in ((f"{path}/1", "GET"), (f"{path}/1/restore", "POST")):
             assert (await rig.http.request(method, place, headers=keys["author"])).status_code == 404
@@ -205,6 +205,6 @@ async def test_an_erased_user_is_a_number_in_the_history(tmp_path: Path) -> None
         operator = bearer(await make_key(rig, "root", "operator"))
         assert (await rig.ok("GET", f"/api/domains/{domain}/history", headers=operator))["items"][0]["author"] == "ann"
         number = await rig.application.business.erasure.erase("ann")
-        found = (await rig.ok("GET", f"/api/domains/{domain}/history", headers=operator))["items"]
-        assert found[0]["author"] == f"#{number}"
-        assert "ann" not in {each["author"] for each in found}
+        records = (await rig.ok("GET", f"/api/domains/{domain}/history", headers=operator))["items"]
+        assert records[0]["author"] == f"#{number}"
+        assert "ann" not in {record["author"] for record in records}

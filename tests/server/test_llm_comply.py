@@ -38,10 +38,10 @@ def run_suite(name: str, address: str, key: str, model: str) -> list[Any]:
     schema = import_module("llm_comply.schema").SpecLoader(str(folder / specifications[name]))
     config = import_module("llm_comply.config").ComplianceConfig(f"http://{address}/v1", key, model)
     cases = import_module("llm_comply.tests").get_tests(name)
-    found: list[Any] = comply.TestRunner(
+    results: list[Any] = comply.TestRunner(
         config, [dataclasses.replace(case, skip_reason=None) for case in cases], schema
     ).run_all().results  # fmt: skip
-    return found
+    return results
 
 
 @pytest.mark.filterwarnings("ignore:jsonschema.RefResolver")  # which the package uses
@@ -52,5 +52,5 @@ async def test_every_case_of_the_suite_passes(suite: str, count: int, tmp_path: 
         assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
         key = rig.application.access.local_key
         results = await anyio.to_thread.run_sync(run_suite, suite, address, key, domain)
-        assert [(each.id, each.errors) for each in results if each.status.value != "passed"] == []
+        assert [(result.id, result.errors) for result in results if result.status.value != "passed"] == []
         assert len(results) == count

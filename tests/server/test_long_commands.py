@@ -36,22 +36,22 @@ COMMANDS = {
 @contextmanager
 def silent_server() -> Iterator[tuple[str, threading.Event]]:
     """Serve an address that accepts requests and never answers. The event is set at the first request."""
-    asked, over = threading.Event(), threading.Event()
+    received, ended = threading.Event(), threading.Event()
 
     class Silent(BaseHTTPRequestHandler):
         def handle_one_request(self) -> None:
             self.raw_requestline = self.rfile.readline(1)
-            asked.set()
-            over.wait(SECONDS)
+            received.set()
+            ended.wait(SECONDS)
             self.close_connection = True
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+            yield f"http://127.0.0.1:{server.server_address[1]}", received
         finally:
-            over.set()
+            ended.set()
             server.shutdown()
             thread.join()
 
@@ -70,19 +70,19 @@ def stop(child: Program) -> tuple[int, str]:
 def test_ctrl_c_ends_a_long_command_with_130_and_a_hint(tmp_path: Path, name: str) -> None:
     arguments, advice = COMMANDS[name]
     (tmp_path / "note.md").write_text("# Leave\n\nTwenty-five days a year.")
-    with silent_server() as (url, asked):
+    with silent_server() as (url, received):
         local = {"HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
         variables = {**environment(), **local, "AGENTIC_RAG_MODEL_CACHE": str(tmp_path / "cache")}
         where = [] if name == "fetch-model" else ["--url", url]
         with Program(
             [*arguments, *where], cwd=tmp_path, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as child:
-            assert asked.wait(SECONDS)
-            code, said = stop(child)
-    assert code == 130, said
-    assert said.count("Interrupted.") == 1
-    assert advice in said
-    assert "Traceback" not in said
+            assert received.wait(SECONDS)
+            code, output = stop(child)
+    assert code == 130, output
+    assert output.count("Interrupted.") == 1
+    assert advice in output
+    assert "Traceback" not in output
     assert {path.name for path in tmp_path.iterdir()} <= {"note.md", "cache"}
 
 
@@ -100,8 +100,8 @@ def test_ctrl_c_leaves_no_part_of_a_backup(tmp_path: Path) -> None:
     with Program(arguments, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
         while not any(target.iterdir()):
             assert child.poll() is None
-        code, said = stop(child)
-    assert (code, said) == (130, "Interrupted. No backup was written. Run the command again.\n")
+        code, output = stop(child)
+    assert (code, output) == (130, "Interrupted. No backup was written. Run the command again.\n")
     assert list(target.iterdir()) == []
 
 
@@ -114,14 +114,14 @@ def functions_of(path: str) -> dict[str, ast.AST]:
 def calls_of(function: Any) -> set[str]:
     """Return the names that a function calls, also through functions of its own module."""
     bodies = functions_of(inspect.getfile(function))
-    found, left = set[str](), [function.__name__]
-    while left:
-        body = bodies.get(left.pop())
+    called_names, unvisited = set[str](), [function.__name__]
+    while unvisited:
+        body = bodies.get(unvisited.pop())
         for node in ast.walk(body) if body is not None else ():
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in found:
-                found.add(node.func.id)
-                left.append(node.func.id)
-    return found
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in called_names:
+                called_names.add(node.func.id)
+                unvisited.append(node.func.id)
+    return called_names
 
 
 def test_every_command_with_a_table_also_prints_json() -> None:

@@ -35,7 +35,7 @@ def children(rig: Rig) -> int:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
         except OSError:  # ended meanwhile
             continue
-        marks.update(each for each in environment if each.startswith(MARKER.encode()))
+        marks.update(name for name in environment if name.startswith(MARKER.encode()))
     return len(marks)
 
 
@@ -48,14 +48,14 @@ def calling(tool: str, **arguments: Any) -> Callable[[ModelRequest], Step]:
     """Call the tool, then answer with its result."""
 
     def step(request: ModelRequest) -> Step:
-        last = request.messages[-1]["content"]
-        results = [block for block in last if block["type"] == "tool_result"]
+        content = request.messages[-1]["content"]
+        results = [block for block in content if block["type"] == "tool_result"]
         return say(results[0]["content"][0]["text"]) if results else use(tool, **arguments)
 
     return step
 
 
-async def shown(rig: Rig, domain: str, name: str) -> dict[str, Any]:
+async def read_server(rig: Rig, domain: str, name: str) -> dict[str, Any]:
     items = (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
     return next(item for item in items if item["name"] == name)
 
@@ -63,8 +63,8 @@ async def shown(rig: Rig, domain: str, name: str) -> dict[str, Any]:
 async def accept_waiting(rig: Rig, domain: str, name: str) -> dict[str, Any]:
     """Accept the pending changes of a server, as an admin does after a review."""
     place = f"/api/domains/{domain}/mcp-servers/{name}"
-    seen = (await rig.ok("GET", f"{place}/pending"))["fingerprint"]
-    accepted: dict[str, Any] = await rig.ok("POST", f"{place}/accept", {"fingerprint": seen})
+    fingerprint = (await rig.ok("GET", f"{place}/pending"))["fingerprint"]
+    accepted: dict[str, Any] = await rig.ok("POST", f"{place}/accept", {"fingerprint": fingerprint})
     return accepted
 
 
@@ -101,13 +101,13 @@ async def test_each_user_of_a_per_user_entry_has_a_separate_child(tmp_path: Path
         counts = []
         for user in ("anna", "anna", "ben", "anna", "ben"):
             headers = bearer(keys[user])
-            made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=headers)
-            path = f"/api/conversations/{made['id']}/messages"
+            conversation = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=headers)
+            path = f"/api/conversations/{conversation['id']}/messages"
             response = await rig.http.post(path, json={"content": "Go"}, headers=headers)
             assert types_of(events_of(response.text))[-1] == "done"
             counts.append((children(rig), homes(rig)))
         assert counts == [(1, 1), (1, 1), (2, 2), (2, 2), (2, 2)]
-        assert {each.user for each in rig.application.machinery.pool.status(domain)} == {"anna", "ben"}
+        assert {status.user for status in rig.application.machinery.pool.status(domain)} == {"anna", "ben"}
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js: no npm on this machine")
@@ -121,31 +121,35 @@ async def test_a_save_installs_the_package_in_the_background_and_says_so(
             domain = await rig.domain()
             disabled = {"settings": {"mcpServers": {"notes": {**MEMORY, "disabled": True}}}}
             assert (await rig.ok("PATCH", f"/api/domains/{domain}", disabled))["warnings"] == []
-            saved = await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"notes": MEMORY}}})
-            warning = saved["warnings"][0]
+            domain_record = await rig.ok(
+                "PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"notes": MEMORY}}}
+            )
+            warning = domain_record["warnings"][0]
             assert warning["path"] == "settings.mcpServers.notes"
             assert "server-memory@" in warning["text"]
             assert "it is being installed now" in warning["text"]
-            found = await shown(rig, domain, "notes")
-            assert (found["state"], found["reason"], found["connections"]) == ("installing", warning["text"], 0)
-            failed = await settled(rig, domain, "notes")
-            assert failed["state"] == "stopped"
-            assert "does not know it in this version" in failed["reason"]
+            server = await read_server(rig, domain, "notes")
+            assert (server["state"], server["reason"], server["connections"]) == ("installing", warning["text"], 0)
+            server_after = await wait_installed(rig, domain, "notes")
+            assert server_after["state"] == "stopped"
+            assert "does not know it in this version" in server_after["reason"]
             name, version = "@modelcontextprotocol/server-memory", "2026.8.31"
             registry.publish_npm(name, version, bin={"mcp-server-memory": "server.js"})
-            again = {"settings": {"mcpServers": {"notes": {**MEMORY, "timeoutMs": 1000}}}}
-            assert "being installed" in str((await rig.ok("PATCH", f"/api/domains/{domain}", again))["warnings"])
-            installed = await settled(rig, domain, "notes")
-            assert (installed["state"], installed["reason"]) == ("stopped", "")
+            changed_settings = {"settings": {"mcpServers": {"notes": {**MEMORY, "timeoutMs": 1000}}}}
+            assert "being installed" in str(
+                (await rig.ok("PATCH", f"/api/domains/{domain}", changed_settings))["warnings"]
+            )
+            server_installed = await wait_installed(rig, domain, "notes")
+            assert (server_installed["state"], server_installed["reason"]) == ("stopped", "")
             assert children(rig) == 0
 
 
-async def settled(rig: Rig, domain: str, name: str) -> dict[str, Any]:
+async def wait_installed(rig: Rig, domain: str, name: str) -> dict[str, Any]:
     """Return a server once no installation for it is running."""
     with anyio.fail_after(240):
-        while (found := await shown(rig, domain, name))["state"] == "installing":
+        while (server := await read_server(rig, domain, name))["state"] == "installing":
             await pause()
-    return found
+    return server
 
 
 @needs_bubblewrap
@@ -155,9 +159,9 @@ async def test_a_turn_without_the_package_continues_and_gives_the_remedy(tmp_pat
         events = await rig.say(await rig.conversation(domain), "Hi")
         assert types_of(events)[-1] == "done"
         assert "Test or restart the server" in str(events)
-        found = await shown(rig, domain, "notes")
-        assert found["state"] == "failed"
-        assert "not installed yet" in found["reason"]
+        server = await read_server(rig, domain, "notes")
+        assert server["state"] == "failed"
+        assert "not installed yet" in server["reason"]
 
 
 async def test_an_entry_that_is_no_longer_allowed_shows_the_reason_before_its_use(tmp_path: Path) -> None:
@@ -165,9 +169,9 @@ async def test_an_entry_that_is_no_longer_allowed_shows_the_reason_before_its_us
         policy = rig.application.machinery.policy
         spec = await allow_captive(policy)
         domain = await rig.domain(mcpServers={"captive": spec.entry.to_json()})
-        assert (await shown(rig, domain, "captive"))["reason"] == ""
+        assert (await read_server(rig, domain, "captive"))["reason"] == ""
         policy.catalogue.revoke(policy.catalogue.allowed_entries()[0].id)
-        assert "matches nothing in the launch catalogue" in (await shown(rig, domain, "captive"))["reason"]
+        assert "matches nothing in the launch catalogue" in (await read_server(rig, domain, "captive"))["reason"]
 
 
 async def test_a_disabled_or_removed_server_ends_at_once(tmp_path: Path) -> None:
@@ -180,7 +184,7 @@ async def test_a_disabled_or_removed_server_ends_at_once(tmp_path: Path) -> None
         await until(lambda: children(rig) == 1)
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile(disabled=True)}}})
         await until(lambda: children(rig) == 0)
-        assert (await shown(rig, domain, "a"))["state"] == "stopped"
+        assert (await read_server(rig, domain, "a"))["state"] == "stopped"
         status, code, message = await rig.refused("POST", f"{path}/mcp-servers/a/restart")
         assert (status, code) == (422, "VALIDATION_ERROR")
         assert "disabled" in message
@@ -195,17 +199,19 @@ async def test_an_edited_entry_shows_its_state_and_its_older_child_ends_when_unu
         await rig.say(await rig.conversation(domain), "Go")
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"a": hostile("noisy")}}})
         await rig.say(await rig.conversation(domain), "Go")
-        older, newer = sorted(rig.application.machinery.pool.connections()[-2:], key=lambda each: not each.retired)
+        older, newer = sorted(
+            rig.application.machinery.pool.connections()[-2:], key=lambda connection: not connection.retired
+        )
         assert (older.retired, newer.retired) == (True, False)
-        assert "stdout, not a message" in str((await shown(rig, domain, "a"))["log"])
+        assert "stdout, not a message" in str((await read_server(rig, domain, "a"))["log"])
 
 
 async def test_a_deleted_domain_leaves_no_child_and_no_folder_of_one(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[calling("a__fine")] * 4, any_command=True) as rig:
-        other = await rig.domain(mcpServers={"a": hostile()})
+        other_domain = await rig.domain(mcpServers={"a": hostile()})
         domain = await rig.domain(mcpServers={"a": hostile(), "b": hostile(identity="user")})
-        for each in (other, domain):
-            await rig.say(await rig.conversation(each), "Go")
+        for domain_id in (other_domain, domain):
+            await rig.say(await rig.conversation(domain_id), "Go")
         assert (children(rig), homes(rig)) == (3, 3)
         await rig.ok("DELETE", f"/api/domains/{domain}")
         assert (children(rig), homes(rig)) == (1, 1)
@@ -216,15 +222,15 @@ async def test_a_get_answer_can_be_tested_unchanged(tmp_path: Path) -> None:
         domain = await rig.domain(mcpServers={"a": hostile()})
         everything = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
         for document in (everything, {"mcpServers": everything}):
-            found = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", document)
-            assert [(item["name"], item["state"]) for item in found["items"]] == [("a", "ready")]
-            assert (found["changes"], found["warnings"]) == ([], [])
-        shown = (await rig.ok("GET", f"/api/domains/{domain}/effective-prompt"))["servers"]
-        (counted,) = [server for server in shown if server["name"] == "a"]
-        assert counted["tools"] == len(found["items"][0]["tools"])
-        assert counted["tokens"] > 0
-        changed = {**everything, "promptx": {**everything["promptx"], "enabled": False}}
-        assert (await rig.refused("POST", f"/api/domains/{domain}/mcp-servers/test", changed))[:2] == (
+            report = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", document)
+            assert [(item["name"], item["state"]) for item in report["items"]] == [("a", "ready")]
+            assert (report["changes"], report["warnings"]) == ([], [])
+        servers = (await rig.ok("GET", f"/api/domains/{domain}/effective-prompt"))["servers"]
+        (server_a,) = [server for server in servers if server["name"] == "a"]
+        assert server_a["tools"] == len(report["items"][0]["tools"])
+        assert server_a["tokens"] > 0
+        changed_servers = {**everything, "promptx": {**everything["promptx"], "enabled": False}}
+        assert (await rig.refused("POST", f"/api/domains/{domain}/mcp-servers/test", changed_servers))[:2] == (
             409,
             "MCP_SERVER_RESERVED",
         )
@@ -238,9 +244,9 @@ async def test_notes_name_the_entry_by_one_path_in_every_wrapper(tmp_path: Path)
             tested = await rig.ok("POST", f"{path}/mcp-servers/test", document)
             assert [note["path"] for note in tested["changes"]] == ["mcpServers.a.type"]
             assert [note["path"] for note in tested["warnings"]] == ["mcpServers.a.iconPath"]
-            saved = await rig.ok("PUT", path, {"settings": {"mcpServers": document}})
-            assert [note["path"] for note in saved["changes"]] == ["settings.mcpServers.a.type"]
-            assert [note["path"] for note in saved["warnings"]] == ["settings.mcpServers.a.iconPath"]
+            domain_record = await rig.ok("PUT", path, {"settings": {"mcpServers": document}})
+            assert [note["path"] for note in domain_record["changes"]] == ["settings.mcpServers.a.type"]
+            assert [note["path"] for note in domain_record["warnings"]] == ["settings.mcpServers.a.iconPath"]
 
 
 async def test_unaccepted_tools_are_shown_only_for_their_entry(tmp_path: Path) -> None:
@@ -249,18 +255,18 @@ async def test_unaccepted_tools_are_shown_only_for_their_entry(tmp_path: Path) -
         path = f"/api/domains/{domain}"
         await rig.say(await rig.conversation(domain), "Go")
 
-        async def waiting() -> bool:
+        async def is_waiting() -> bool:
             await rig.application.machinery.pool.connections()[-1].tools(5)
             return "grown" in str([tool.name for tool in rig.application.machinery.pool.connections()[-1].known_tools])
 
-        await until(waiting)
+        await until(is_waiting)
         await rig.say(await rig.conversation(domain), "Again")
-        assert (await shown(rig, domain, "a"))["pendingTools"] == ["grown"]
+        assert (await read_server(rig, domain, "a"))["pendingTools"] == ["grown"]
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile("noisy")}}})
-        assert (await shown(rig, domain, "a"))["pendingTools"] == []
+        assert (await read_server(rig, domain, "a"))["pendingTools"] == []
         assert (await accept_waiting(rig, domain, "a"))["accepted"] == []
         await rig.ok("PATCH", path, {"settings": {"mcpServers": {"a": hostile()}}})
-        assert (await shown(rig, domain, "a"))["pendingTools"] == ["grown"]
+        assert (await read_server(rig, domain, "a"))["pendingTools"] == ["grown"]
         pending = await rig.ok("GET", f"{path}/mcp-servers/a/pending")
         assert [(tool["name"], tool["before"], tool["now"]["name"]) for tool in pending["tools"]] == [
             ("grown", None, "grown")
@@ -278,12 +284,12 @@ async def test_a_tool_listed_twice_is_shown_to_no_model_and_the_admin_reads_why(
     async with Rig(tmp_path, say("Fine."), any_command=True) as rig:
         domain = await rig.domain(mcpServers={"a": hostile("twice")})
         await rig.say(await rig.conversation(domain), "Go")
-        (dropped,) = (await shown(rig, domain, "a"))["droppedTools"]
+        (dropped,) = (await read_server(rig, domain, "a"))["droppedTools"]
         assert dropped["name"] == "fine"
         assert "more than once" in dropped["reason"]
-        offered = [tool["name"] for tool in rig.model.requests[0].tools]
-        assert "a__fine" not in offered
-        assert "a__grow" in offered
+        tool_names = [tool["name"] for tool in rig.model.requests[0].tools]
+        assert "a__fine" not in tool_names
+        assert "a__grow" in tool_names
 
 
 async def test_a_secrets_change_or_removal_applies_from_the_next_turn(tmp_path: Path) -> None:
@@ -294,7 +300,7 @@ async def test_a_secrets_change_or_removal_applies_from_the_next_turn(tmp_path: 
         own = {"settings": {"mcpServers": {"a": hostile(env={"TOKEN": "${KEY}", "OWN": "own-value-2"})}}}
         changes = [("PUT", f"{path}/secrets/KEY", {"value": "first-value"}), ("PATCH", path, own)]
         changes.append(("PUT", f"{path}/secrets/KEY", {"value": "second-value"}))
-        for started, (method, place, body) in enumerate(changes, 1):
+        for child_count, (method, place, body) in enumerate(changes, 1):
             await rig.ok(method, place, body)
             events = await rig.say(conversation, "Go")
             assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
@@ -302,7 +308,7 @@ async def test_a_secrets_change_or_removal_applies_from_the_next_turn(tmp_path: 
                 connection.retired for connection in rig.application.machinery.pool.connections() if connection.domain
             ] == [
                 False,
-                *[True] * (started - 1),
+                *[True] * (child_count - 1),
             ]
         await rig.ok("DELETE", f"{path}/secrets/KEY")
         assert "${KEY} has no value" in str(await rig.say(conversation, "Go"))

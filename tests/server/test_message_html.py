@@ -44,25 +44,25 @@ class Reader(HTMLParser):
         self.pictures: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         assert tag in TAGS, tag
-        assert given.keys() <= ATTRIBUTES, given
+        assert attributes.keys() <= ATTRIBUTES, attributes
         if tag == "a":
-            assert set((given.get("rel") or "").split()) == {"noopener", "noreferrer", "nofollow"}
-            if "href" in given:
-                assert re.match(r"(https?://|mailto:)", given["href"] or "", re.IGNORECASE), given
-                self.links.append(given["href"] or "")
-        if "src" in given:
+            assert set((attributes.get("rel") or "").split()) == {"noopener", "noreferrer", "nofollow"}
+            if "href" in attributes:
+                assert re.match(r"(https?://|mailto:)", attributes["href"] or "", re.IGNORECASE), attributes
+                self.links.append(attributes["href"] or "")
+        if "src" in attributes:
             assert tag == "img"
-            assert re.fullmatch(r"/api/[\w./~-]+", given["src"] or ""), given
-            assert "/.." not in (given["src"] or "")
-            self.pictures.append(given["src"] or "")
-        if "style" in given:
-            assert re.fullmatch(r"text-align: ?(left|right|center);?", given["style"] or ""), given
-        if "class" in given:
-            assert CLASSES.fullmatch(given["class"] or ""), given
-        if tag == "sup" and given.get("class") == "citation":
-            self.numbers.append(given["data-number"] or "")
+            assert re.fullmatch(r"/api/[\w./~-]+", attributes["src"] or ""), attributes
+            assert "/.." not in (attributes["src"] or "")
+            self.pictures.append(attributes["src"] or "")
+        if "style" in attributes:
+            assert re.fullmatch(r"text-align: ?(left|right|center);?", attributes["style"] or ""), attributes
+        if "class" in attributes:
+            assert CLASSES.fullmatch(attributes["class"] or ""), attributes
+        if tag == "sup" and attributes.get("class") == "citation":
+            self.numbers.append(attributes["data-number"] or "")
 
     def handle_comment(self, data: str) -> None:
         raise AssertionError(data)
@@ -77,7 +77,7 @@ class Reader(HTMLParser):
         raise AssertionError(data)
 
 
-def read(fragment: str) -> Reader:
+def parse_html(fragment: str) -> Reader:
     reader = Reader()
     reader.feed(fragment)
     reader.close()
@@ -162,7 +162,7 @@ ATTACKS = [
 ]
 
 
-def reference(number: int, name: str = "a.md") -> Reference:
+def make_reference(number: int, name: str = "a.md") -> Reference:
     chunk = f'chunk_{number}"><script>'
     return Reference(number, DocumentId(f"doc_{number}"), name, chunk, "Cited.", 0.5)
 
@@ -179,8 +179,8 @@ def test_messages_contain_no_scripts_foreign_loads_or_unsafe_links(text: str) ->
         f"[{text}](https://a.example)",
     ):
         citations = [ShownCitation(end, 1) for end in (0, len(around) // 2, len(around))]
-        for fragment in (to_html(around), to_html(around, citations, [reference(1, text)], breaks=True)):
-            reader = read(fragment)
+        for fragment in (to_html(around), to_html(around, citations, [make_reference(1, text)], breaks=True)):
+            reader = parse_html(fragment)
             assert not [link for link in reader.links if "evil.example/path" in link]
         assert set(reader.numbers) == {"1"}
 
@@ -190,13 +190,13 @@ def test_messages_contain_no_scripts_foreign_loads_or_unsafe_links(text: str) ->
 def test_any_text_is_rendered_safely_with_all_its_citations(text: str, data: st.DataObject | None) -> None:
     ends = range(len(text) + 1) if data is None else data.draw(st.lists(st.integers(0, len(text)), max_size=4))
     citations = [ShownCitation(end, place + 1) for place, end in enumerate(ends)]
-    reader = read(to_html(text, citations, [reference(citation.number) for citation in citations]))
+    reader = parse_html(to_html(text, citations, [make_reference(citation.number) for citation in citations]))
     assert {int(number) for number in reader.numbers} == {citation.number for citation in citations}
     assert not [link for link in reader.links if "%F0%92%91" in link or "\U00012473" in link]
 
 
 @pytest.mark.parametrize(
-    ("text", "end", "wanted"),
+    ("text", "end", "expected"),
     [
         ("Full **days.** Next", 14, "<p>Full <strong>days.</strong><sup>1</sup> Next</p>"),
         ("One.\n\nTwo.", 6, "<p>One.<sup>1</sup></p>\n<p>Two.</p>"),
@@ -213,23 +213,23 @@ def test_any_text_is_rendered_safely_with_all_its_citations(text: str, data: st.
         ("第一条。第二条。", 4, "<p>第一条。<sup>1</sup>第二条。</p>"),
     ],
 )
-def test_a_citation_follows_the_text_it_supports_and_changes_no_other(text: str, end: int, wanted: str) -> None:
-    fragment = to_html(text, [ShownCitation(end, 1)], [reference(1)])
-    assert wanted in re.sub(r"<sup [^>]*>\[1\]</sup>", "<sup>1</sup>", fragment)
+def test_a_citation_follows_the_text_it_supports_and_changes_no_other(text: str, end: int, expected: str) -> None:
+    fragment = to_html(text, [ShownCitation(end, 1)], [make_reference(1)])
+    assert expected in re.sub(r"<sup [^>]*>\[1\]</sup>", "<sup>1</sup>", fragment)
     # A mark after a formula on a separate line has its own paragraph.
     assert re.sub(r"<sup [^>]*>\[1\]</sup>", "", fragment).replace("<p></p>", "") == to_html(text)
 
 
 def test_our_own_images_are_shown_and_others_as_their_text() -> None:
-    assert read(to_html("![a](/api/payloads/ref_1)")).pictures == ["/api/payloads/ref_1"]
+    assert parse_html(to_html("![a](/api/payloads/ref_1)")).pictures == ["/api/payloads/ref_1"]
     assert to_html("![a *b*](https://evil.example/x.png)") == "<p>a b</p>\n"
 
 
 def test_a_text_too_long_to_render_is_shown_raw_with_its_citations() -> None:
     text = "<b>" + "*a* " * (MAX_RENDERED // 4)
-    fragment = to_html(text, [ShownCitation(3, 1)], [reference(1)])
+    fragment = to_html(text, [ShownCitation(3, 1)], [make_reference(1)])
     assert fragment.startswith("<pre>&lt;b&gt;*a* ")
-    assert read(fragment).numbers == ["1"]
+    assert parse_html(fragment).numbers == ["1"]
 
 
 SLOW = {
@@ -272,7 +272,7 @@ SLOW = {
 def test_the_time_grows_linearly_with_the_text(unit: str) -> None:
     def render(text: str) -> None:
         citations = [ShownCitation(end, 1) for end in range(0, len(text), max(1, len(text) // 50))]
-        read(to_html(text, citations, [reference(1)]))
+        parse_html(to_html(text, citations, [make_reference(1)]))
 
     short, long = unit * (4_000 // len(unit)), unit * (16_000 // len(unit))
     assert growth(render, short, long) < 11, "four times the text: quadratic growth would be sixteen times"
@@ -300,23 +300,23 @@ async def test_messages_come_as_html_beside_their_text_with_their_citations(tmp_
         domain = await rig.domain()
         await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days of leave a year.")
         conversation = await rig.conversation(domain)
-        done = (await rig.say(conversation, "How many\n<i>days</i>?"))[-1]
+        turn_done = (await rig.say(conversation, "How many\n<i>days</i>?"))[-1]
         path = f"/api/conversations/{conversation}/messages"
-        plain = (await rig.ok("GET", path))["items"]
-        assert not [message for message in plain if "html" in message]
-        question, shown = (await rig.ok("GET", path, params={"format": "html"}))["items"]
+        plain_messages = (await rig.ok("GET", path))["items"]
+        assert not [message for message in plain_messages if "html" in message]
+        question, html_answer = (await rig.ok("GET", path, params={"format": "html"}))["items"]
         assert question["html"] == "<p>How many<br>\n&lt;i&gt;days&lt;/i&gt;?</p>\n"
-        assert "<strong>rule</strong>" in shown["html"]
-        assert "&lt;b&gt;said" in shown["html"]
-        (found,) = shown["references"]
-        assert f'data-chunk="{found["chunkId"]}"' in shown["html"]
-        assert read(shown["html"]).numbers == ["1"]
-        assert "[1]</sup> days" in shown["html"]
-        for message in (question, shown):
-            one = await rig.ok("GET", f"{path}/{message['id']}", params={"format": "html"})
-            assert one == message
-        assert shown["id"] == done["messageId"]
-        assert await rig.ok("GET", f"{path}/{shown['id']}") == plain[1]
+        assert "<strong>rule</strong>" in html_answer["html"]
+        assert "&lt;b&gt;said" in html_answer["html"]
+        (reference,) = html_answer["references"]
+        assert f'data-chunk="{reference["chunkId"]}"' in html_answer["html"]
+        assert parse_html(html_answer["html"]).numbers == ["1"]
+        assert "[1]</sup> days" in html_answer["html"]
+        for message in (question, html_answer):
+            message_read = await rig.ok("GET", f"{path}/{message['id']}", params={"format": "html"})
+            assert message_read == message
+        assert html_answer["id"] == turn_done["messageId"]
+        assert await rig.ok("GET", f"{path}/{html_answer['id']}") == plain_messages[1]
         assert (await rig.refused("GET", path, params={"format": "pdf"}))[:2] == (422, "VALIDATION_ERROR")
 
 
@@ -331,9 +331,9 @@ async def test_one_message_is_found_on_any_branch_and_nowhere_else(tmp_path: Pat
         assert (await rig.ok("GET", f"{path}/{old}"))["content"] == "First."
         assert await rig.ok("GET", f"{path}/{new['id']}") == new
         assert await rig.ok("GET", f"{path}/{question['id']}") == question
-        other = await rig.conversation()
-        await rig.say(other, "Hello")
-        for where, message in ((other, old), (conversation, "msg_none"), ("conv_none", old)):
+        other_conversation = await rig.conversation()
+        await rig.say(other_conversation, "Hello")
+        for where, message in ((other_conversation, old), (conversation, "msg_none"), ("conv_none", old)):
             status, code, _ = await rig.refused("GET", f"/api/conversations/{where}/messages/{message}")
             assert (status, code.removesuffix("_NOT_FOUND")) in ((404, "MESSAGE"), (404, "CONVERSATION"))
 

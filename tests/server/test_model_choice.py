@@ -29,12 +29,12 @@ async def test_every_endpoint_checks_the_chosen_model_and_the_conversation_keeps
         path = f"/api/conversations/{conversation}"
 
         async def answered_by() -> str:
-            asked = rig.model.requests[-1].model
-            stored = (await rig.ok("GET", path)).get("model")
-            assert stored == (None if asked == models[0] else asked)
-            last = (await rig.ok("GET", f"{path}/messages"))["items"][-1]
-            assert last["metadata"]["model"] == asked  # shown in the answer's details on the page
-            return asked
+            model = rig.model.requests[-1].model
+            stored_model = (await rig.ok("GET", path)).get("model")
+            assert stored_model == (None if model == models[0] else model)
+            last_message = (await rig.ok("GET", f"{path}/messages"))["items"][-1]
+            assert last_message["metadata"]["model"] == model  # shown in the answer's details on the page
+            return model
 
         await rig.say(conversation, "One?")
         assert await answered_by() == models[0]
@@ -43,17 +43,17 @@ async def test_every_endpoint_checks_the_chosen_model_and_the_conversation_keeps
         await rig.say(conversation, "Three?")  # a door without the field uses the conversation's model
         assert await answered_by() == "claude-haiku-5-5"
         async with client(address) as c:
-            at = {"conversationId": conversation}
-            error = await c.ask("message", content="Four?", model="claude-none-5", **at)
+            fields = {"conversationId": conversation}
+            error = await c.ask("message", content="Four?", model="claude-none-5", **fields)
             assert (error["type"], error["code"]) == ("error", "MODEL_NOT_ALLOWED")
             assert error["details"] == {"model": "claude-none-5", "allowed": models}
-            await c.ask("message", content="Four?", model="claude-opus-5-5", **at)
+            await c.ask("message", content="Four?", model="claude-opus-5-5", **fields)
             await c.hear_turn()
             assert await answered_by() == "claude-opus-5-5"
             question = (await rig.ok("GET", f"{path}/messages"))["items"][-2]["id"]
-            refused = await c.ask("retry", messageId=question, model="claude-none-5", **at)
-            assert refused["code"] == "MODEL_NOT_ALLOWED"
-            await c.ask("retry", messageId=question, model="claude-sonnet-5-5", **at)
+            refused_frame = await c.ask("retry", messageId=question, model="claude-none-5", **fields)
+            assert refused_frame["code"] == "MODEL_NOT_ALLOWED"
+            await c.ask("retry", messageId=question, model="claude-sonnet-5-5", **fields)
             await c.hear_turn()
             assert await answered_by() == models[0]
         none = {"content": "Five?", "model": "claude-none-5"}
@@ -103,6 +103,6 @@ async def test_members_see_the_models_without_the_settings(tmp_path: Path) -> No
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(**OFFERED)
         key = await make_key(rig, "ann", "member", domain)
-        shown = await rig.ok("GET", f"/api/domains/{domain}", headers=bearer(key))
-        assert shown["models"] == ["claude-sonnet-5-5", "claude-haiku-5-5", "claude-opus-5-5"]
-        assert shown["settings"] == {}
+        domain_record = await rig.ok("GET", f"/api/domains/{domain}", headers=bearer(key))
+        assert domain_record["models"] == ["claude-sonnet-5-5", "claude-haiku-5-5", "claude-opus-5-5"]
+        assert domain_record["settings"] == {}

@@ -54,10 +54,10 @@ async def test_bad_input_is_refused_with_its_place_and_starts_nothing(tmp_path: 
     async with Rig(tmp_path) as rig:
         path = f"/api/ag-ui/{await rig.domain()}"
         for name, (body, place) in BAD_RUNS.items():
-            refused = await rig.http.post(path, json=body)
-            assert refused.status_code == 422, name
-            told = RunErrorEvent.model_validate(refused.json())
-            assert (told.code, place in told.message) == ("VALIDATION_ERROR", True), (name, told.message)
+            refusal = await rig.http.post(path, json=body)
+            assert refusal.status_code == 422, name
+            error = RunErrorEvent.model_validate(refusal.json())
+            assert (error.code, place in error.message) == ("VALIDATION_ERROR", True), (name, error.message)
         for body in (
             {},
             {"id": "c", "messages": []},
@@ -71,8 +71,8 @@ async def test_bad_input_is_refused_with_its_place_and_starts_nothing(tmp_path: 
                 ],
             },
         ):
-            refused = await rig.http.post(path.replace("ag-ui", "ui-message"), json=body)
-            assert (refused.status_code, refused.json()["type"], refused.json()["error"]["code"]) == (
+            refusal = await rig.http.post(path.replace("ag-ui", "ui-message"), json=body)
+            assert (refusal.status_code, refusal.json()["type"], refusal.json()["error"]["code"]) == (
                 422,
                 "error",
                 "VALIDATION_ERROR",
@@ -85,16 +85,19 @@ async def test_bad_input_is_refused_with_its_place_and_starts_nothing(tmp_path: 
 async def test_a_run_is_resumed_only_by_its_own_offsets(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two.")) as rig:
         path = f"/api/ag-ui/{await rig.domain()}"
-        one = (await rig.http.post(path, json=run_of())).text
-        two = (await rig.http.post(path, json=run_of(runId="r2"))).text
-        ids = [[line[4:] for line in text.splitlines() if line.startswith("id: ")] for text in (one, two)]
-        whole = (await rig.http.get(path, params={"runId": "r", "offset": "-1"})).text
-        assert whole == one
-        rest = (await rig.http.get(path, params={"runId": "r"}, headers={"last-event-id": ids[0][2]})).text
-        assert one.endswith(rest)
-        assert rest.startswith(f"id: {ids[0][3]}\n")
-        again = await rig.http.post(path, json=run_of(), headers={"last-event-id": ids[0][2]})
-        assert again.text == rest
+        first_stream = (await rig.http.post(path, json=run_of())).text
+        second_stream = (await rig.http.post(path, json=run_of(runId="r2"))).text
+        ids = [
+            [line[4:] for line in text.splitlines() if line.startswith("id: ")]
+            for text in (first_stream, second_stream)
+        ]
+        resumed_stream = (await rig.http.get(path, params={"runId": "r", "offset": "-1"})).text
+        assert resumed_stream == first_stream
+        later_events = (await rig.http.get(path, params={"runId": "r"}, headers={"last-event-id": ids[0][2]})).text
+        assert first_stream.endswith(later_events)
+        assert later_events.startswith(f"id: {ids[0][3]}\n")
+        repeated = await rig.http.post(path, json=run_of(), headers={"last-event-id": ids[0][2]})
+        assert repeated.text == later_events
         turn = ids[0][0].partition(":")[0]
         for params, status in [
             ({"runId": "r"}, 422),
@@ -104,27 +107,27 @@ async def test_a_run_is_resumed_only_by_its_own_offsets(tmp_path: Path) -> None:
             ({"runId": "r", "offset": "turn_none:1"}, 404),
             ({"runId": "none", "offset": "-1"}, 404),
         ]:
-            refused = await rig.http.get(path, params=params)
-            assert (refused.status_code, refused.json()["type"]) == (status, "RUN_ERROR"), params
+            refusal = await rig.http.get(path, params=params)
+            assert (refusal.status_code, refusal.json()["type"]) == (status, "RUN_ERROR"), params
         wrong = await rig.http.post(path, json=run_of(), headers={"last-event-id": ids[1][0]})
         assert wrong.status_code == 422
-        other = await rig.http.post(path, json=run_of({**USER, "content": "Else"}))
-        assert other.json()["code"] == "IDEMPOTENCY_MISMATCH"
+        mismatch_response = await rig.http.post(path, json=run_of({**USER, "content": "Else"}))
+        assert mismatch_response.json()["code"] == "IDEMPOTENCY_MISMATCH"
 
 
 @pytest.mark.attack(kind="web")
 async def test_another_users_ids_are_unknown_at_these_endpoints(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found:
-        mallory, theirs = bearer(found.mallory), found.ids["conversation"]
-        own = f"/api/ag-ui/{found.own_domain}"
-        refused = await found.rig.http.post(own, json=run_of(threadId=theirs), headers=mallory)
-        nobodys = await found.rig.http.post(own, json=run_of(threadId="conv_none"), headers=mallory)
-        for each in (refused, nobodys):
-            assert (each.status_code, each.json()["code"]) == (404, "CONVERSATION_NOT_FOUND")
-        turn = found.ids["turn"]
-        resumed = await found.rig.http.get(own, params={"runId": "r", "offset": f"{turn}:1"}, headers=mallory)
-        assert (resumed.status_code, resumed.json()["code"]) == (404, "TURN_NOT_FOUND")
-        chat = await found.rig.http.get(f"/api/ui-message/{found.own_domain}/{theirs}/stream", headers=mallory)
+    async with tenants(tmp_path) as t:
+        mallory, foreign_thread = bearer(t.mallory), t.ids["conversation"]
+        own = f"/api/ag-ui/{t.own_domain}"
+        refusal = await t.rig.http.post(own, json=run_of(threadId=foreign_thread), headers=mallory)
+        nobodys = await t.rig.http.post(own, json=run_of(threadId="conv_none"), headers=mallory)
+        for response in (refusal, nobodys):
+            assert (response.status_code, response.json()["code"]) == (404, "CONVERSATION_NOT_FOUND")
+        turn = t.ids["turn"]
+        resumed_response = await t.rig.http.get(own, params={"runId": "r", "offset": f"{turn}:1"}, headers=mallory)
+        assert (resumed_response.status_code, resumed_response.json()["code"]) == (404, "TURN_NOT_FOUND")
+        chat = await t.rig.http.get(f"/api/ui-message/{t.own_domain}/{foreign_thread}/stream", headers=mallory)
         assert chat.status_code == 404
-        fresh = await found.rig.http.get(f"/api/ui-message/{found.own_domain}/fresh/stream", headers=mallory)
+        fresh = await t.rig.http.get(f"/api/ui-message/{t.own_domain}/fresh/stream", headers=mallory)
         assert (fresh.status_code, fresh.content) == (204, b"")

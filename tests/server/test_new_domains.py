@@ -21,47 +21,47 @@ DOCUMENT: Json = {
 CLERK = "<role><principle>Answer with the rule.</principle></role>"
 
 
-def warnings_of(saved: Json) -> dict[str, str]:
-    return {note["path"]: note["text"] for note in saved["warnings"]}
+def warnings_of(domain: Json) -> dict[str, str]:
+    return {note["path"]: note["text"] for note in domain["warnings"]}
 
 
 async def test_a_whole_settings_document_is_stored_at_once_with_its_warnings(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hello.")) as rig:
-        made = await rig.ok("POST", "/api/domains", {"name": "HR", "settings": DOCUMENT})
-        found = warnings_of(made)
-        assert list(found) == ["settings.primaryRoleId", "settings.temperature"]
-        assert "'hr-clerk'" in found["settings.primaryRoleId"]
-        assert "claude-sonnet-5-5 takes no temperature" in found["settings.temperature"]
-        assert {key: made["settings"][key] for key in DOCUMENT} == DOCUMENT
-        path = f"/api/domains/{made['id']}"
+        created = await rig.ok("POST", "/api/domains", {"name": "HR", "settings": DOCUMENT})
+        warnings = warnings_of(created)
+        assert list(warnings) == ["settings.primaryRoleId", "settings.temperature"]
+        assert "'hr-clerk'" in warnings["settings.primaryRoleId"]
+        assert "claude-sonnet-5-5 takes no temperature" in warnings["settings.temperature"]
+        assert {key: created["settings"][key] for key in DOCUMENT} == DOCUMENT
+        path = f"/api/domains/{created['id']}"
         assert warnings_of(await rig.ok("PATCH", path, {"settings": {"maxSteps": 9}})) == {}, "said once"
-        emptied = await rig.domain()
-        again = await rig.ok("PATCH", f"/api/domains/{emptied}", {"settings": DOCUMENT})
-        assert warnings_of(again) == found
-        resource = rig.settings.workspaces / made["id"] / ".promptx" / "resource" / "role"
+        empty_domain = await rig.domain()
+        patched = await rig.ok("PATCH", f"/api/domains/{empty_domain}", {"settings": DOCUMENT})
+        assert warnings_of(patched) == warnings
+        resource = rig.settings.workspaces / created["id"] / ".promptx" / "resource" / "role"
         resource.mkdir(parents=True, exist_ok=True)
         (resource / "hr-clerk.role.md").write_text(CLERK)
         prompt = await rig.ok("GET", f"{path}/effective-prompt")
         assert "Answer with the rule." in prompt["role"]["text"]
-        third = await rig.ok("PATCH", path, {"settings": {"model": "claude-sonnet-4-6"}})
-        assert warnings_of(third) == {}
-        assert (await rig.say(await rig.conversation(made["id"]), "Hi"))[-1]["type"] == "done"
+        patched_again = await rig.ok("PATCH", path, {"settings": {"model": "claude-sonnet-4-6"}})
+        assert warnings_of(patched_again) == {}
+        assert (await rig.say(await rig.conversation(created["id"]), "Hi"))[-1]["type"] == "done"
 
 
 async def test_a_new_domain_can_name_sub_roles_before_they_exist(tmp_path: Path) -> None:
-    handed = use("delegate", role="hr-clerk", task="Look it up.")
-    async with Rig(tmp_path, handed, say("27 days."), say("It is 27 days.")) as rig:
+    delegation = use("delegate", role="hr-clerk", task="Look it up.")
+    async with Rig(tmp_path, delegation, say("27 days."), say("It is 27 days.")) as rig:
         roles = {"primaryRoleId": "assistant", "subRoleIds": ["researcher", "hr-clerk"]}
         body = {"name": "HR", "settings": {**DOCUMENT, **roles, "toolPolicy": {}}}
-        checked = await rig.ok("POST", "/api/domains", body)
-        found = warnings_of(checked)
-        assert list(found) == ["settings.subRoleIds.1", "settings.temperature"]
-        assert "'hr-clerk'" in found["settings.subRoleIds.1"]
-        assert checked["settings"]["subRoleIds"] == ["researcher", "hr-clerk"]
-        resource = rig.settings.workspaces / checked["id"] / ".promptx" / "resource" / "role"
+        created = await rig.ok("POST", "/api/domains", body)
+        warnings = warnings_of(created)
+        assert list(warnings) == ["settings.subRoleIds.1", "settings.temperature"]
+        assert "'hr-clerk'" in warnings["settings.subRoleIds.1"]
+        assert created["settings"]["subRoleIds"] == ["researcher", "hr-clerk"]
+        resource = rig.settings.workspaces / created["id"] / ".promptx" / "resource" / "role"
         resource.mkdir(parents=True, exist_ok=True)
         (resource / "hr-clerk.role.md").write_text(CLERK)
-        events = await rig.say(await rig.conversation(checked["id"]), "How much leave?")
+        events = await rig.say(await rig.conversation(created["id"]), "How much leave?")
         assert [event["content"] for event in events if event["type"] == "tool_result" and not event.get("agent")] == [
             "27 days."
         ]
@@ -71,23 +71,25 @@ async def test_an_invalid_setting_is_refused_and_nothing_is_stored(tmp_path: Pat
     async with Rig(tmp_path) as rig:
         for key, value in (("subRoleIds", ["a b"]), ("effort", "huge"), ("primaryRoleId", "a b")):
             settings = {**DOCUMENT, key: value}
-            refused = await rig.refused("POST", "/api/domains", {"name": "HR", "settings": settings})
-            assert refused[2].startswith(f"settings.{key}")
+            refusal = await rig.refused("POST", "/api/domains", {"name": "HR", "settings": settings})
+            assert refusal[2].startswith(f"settings.{key}")
         assert (await rig.ok("GET", "/api/domains"))["items"] == []
 
 
 async def test_the_answer_to_a_deletion_lists_files_left_on_disk(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        for asked in (False, True):
+        for with_workspace in (False, True):
             domain = await rig.domain()
             await rig.upload(domain, "Leave.md", LEAVE)
             folder = rig.settings.workspaces.absolute() / domain
-            gone = await rig.ok("DELETE", f"/api/domains/{domain}", params={"workspace": str(asked).lower()})
-            assert gone["id"] == domain
-            assert gone["workspace"] == (None if asked else str(folder))
-            assert folder.exists() is not asked
-            assert any("workspace folder" in each for each in gone["kept"]) is not asked
-            assert any("audit log" in each for each in gone["kept"])
+            deletion = await rig.ok(
+                "DELETE", f"/api/domains/{domain}", params={"workspace": str(with_workspace).lower()}
+            )
+            assert deletion["id"] == domain
+            assert deletion["workspace"] == (None if with_workspace else str(folder))
+            assert folder.exists() is not with_workspace
+            assert any("workspace folder" in note for note in deletion["kept"]) is not with_workspace
+            assert any("audit log" in note for note in deletion["kept"])
 
 
 async def test_the_prompt_mentions_search_only_once_there_is_a_document(tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ async def ask_for_ids(rig: Rig) -> None:
     domain = await rig.domain()
     conversation = await rig.conversation(domain)
     for path, code in IDS:
-        status, found, message = await rig.refused("GET", path.format(domain=domain, conversation=conversation))
-        assert (status, found) == (422 if code == "VALIDATION_ERROR" else 404, code), path
+        status, found_code, message = await rig.refused("GET", path.format(domain=domain, conversation=conversation))
+        assert (status, found_code) == (422 if code == "VALIDATION_ERROR" else 404, code), path
         assert message.isprintable()
 
 

@@ -27,8 +27,8 @@ IMAGE = "id domainId definition createdAt"
 ROLE = "id hash"
 
 
-def check(found: Json, fields: str) -> None:
-    assert sorted(found) == sorted(fields.split())
+def check(record: Json, fields: str) -> None:
+    assert sorted(record) == sorted(fields.split())
 
 
 async def test_objects_have_exactly_the_documented_fields(tmp_path: Path) -> None:
@@ -43,8 +43,8 @@ async def test_objects_have_exactly_the_documented_fields(tmp_path: Path) -> Non
         document = await rig.upload(domain, "a.md", b"# Leave\n\nTwenty-five days a year.\n")
         check(document, DOCUMENT)
         check((await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"][0], DOCUMENT)
-        broken = await rig.upload(domain, "b.pdf", b"no pdf")
-        check(broken, f"{DOCUMENT} error")
+        broken_document = await rig.upload(domain, "b.pdf", b"no pdf")
+        check(broken_document, f"{DOCUMENT} error")
         check(await rig.ok("GET", f"/api/domains/{domain}"), DOMAIN)
         check((await rig.ok("GET", "/api/domains"))["items"][0], DOMAIN)
         conversation = await rig.conversation(domain)
@@ -54,23 +54,23 @@ async def test_objects_have_exactly_the_documented_fields(tmp_path: Path) -> Non
         assert (fresh["imageId"], fresh["turn"]) == (None, None)
         await rig.say(conversation, "How many?")
         await rig.say(conversation, "Why?")
-        listed = (await rig.ok("GET", "/api/conversations"))["items"]
-        assert listed == [await rig.ok("GET", path)]
-        question, answer, _, failed = (await rig.ok("GET", f"{path}/messages"))["items"]
+        conversations = (await rig.ok("GET", "/api/conversations"))["items"]
+        assert conversations == [await rig.ok("GET", path)]
+        question, answer, _, failed_answer = (await rig.ok("GET", f"{path}/messages"))["items"]
         for message, metadata in (
             (question, OF_QUESTIONS),
             (answer, f"{OF_ANSWERS} toolCalls"),
-            (failed, f"{OF_ANSWERS} error"),
+            (failed_answer, f"{OF_ANSWERS} error"),
         ):
             check(message, MESSAGE)
             check(message["metadata"], metadata)
-        check(failed["metadata"]["error"], "code message retryable")
+        check(failed_answer["metadata"]["error"], "code message retryable")
         (reference,) = answer["references"]
         check(reference, REFERENCE)
-        for message in (answer, failed):
+        for message in (answer, failed_answer):
             turn = await rig.ok("GET", f"/api/turns/{message['turnId']}")
-            check(turn, f"{TURN} error" if message is failed else TURN)
-            assert turn["imageId"] == listed[0]["imageId"]
+            check(turn, f"{TURN} error" if message is failed_answer else TURN)
+            assert turn["imageId"] == conversations[0]["imageId"]
         first = await rig.ok("GET", f"/api/turns/{answer['turnId']}")
         assert answer["metadata"]["roles"] == first["roles"]
         check(first["roles"][0], ROLE)
@@ -86,15 +86,15 @@ async def test_a_prompt_image_shows_admins_a_turns_prompt_without_secrets(tmp_pa
         admin = await make_key(rig, "ann", "admin", domain)
         member = await make_key(rig, "bob", "member", domain)
         stranger = await make_key(rig, "eve", "admin", await rig.domain())
-        shown = await rig.ok("GET", f"/api/images/{image}", headers=bearer(admin))
-        check(shown, IMAGE)
-        assert (shown["id"], shown["domainId"]) == (image, domain)
-        assert shown["definition"]["persona"]["tone"] == "formal"
-        assert "notes" in shown["definition"]["entries"]
-        assert "binding" not in shown["definition"]
-        assert not any(word in str(shown) for word in ("verysecret", str(tmp_path)))
+        image_record = await rig.ok("GET", f"/api/images/{image}", headers=bearer(admin))
+        check(image_record, IMAGE)
+        assert (image_record["id"], image_record["domainId"]) == (image, domain)
+        assert image_record["definition"]["persona"]["tone"] == "formal"
+        assert "notes" in image_record["definition"]["entries"]
+        assert "binding" not in image_record["definition"]
+        assert not any(word in str(image_record) for word in ("verysecret", str(tmp_path)))
         as_operator(rig)
-        assert await rig.ok("GET", f"/api/images/{image}") == shown
+        assert await rig.ok("GET", f"/api/images/{image}") == image_record
         for key, ident in ((member, image), (stranger, image), (admin, "img_x")):
-            refused = await rig.refused("GET", f"/api/images/{ident}", headers=bearer(key))
-            assert refused[:2] == (404, "IMAGE_NOT_FOUND")
+            refusal = await rig.refused("GET", f"/api/images/{ident}", headers=bearer(key))
+            assert refusal[:2] == (404, "IMAGE_NOT_FOUND")

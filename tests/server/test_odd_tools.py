@@ -35,11 +35,11 @@ def large_case(folder: Path, result: Json) -> Json:
 
 
 @asynccontextmanager
-async def asking(
-    folder: Path, *script: Scripted, then: Scripted | None = None
+async def open_rig(
+    folder: Path, *script: Scripted, fallback: Scripted | None = None
 ) -> AsyncIterator[tuple[Rig, FakeMessagesAPI]]:
     """Run the application with a service that refuses as the Messages API does."""
-    async with FakeMessagesAPI(*script, then=then, enforced=False) as api:
+    async with FakeMessagesAPI(*script, then=fallback, enforced=False) as api:
         model = AnthropicModel(api.key, api.url)
         try:
             async with Rig(folder, instead=model, any_command=True, model=MODEL) as rig:
@@ -48,16 +48,16 @@ async def asking(
             await model.aclose()
 
 
-async def shown(rig: Rig, domain: str, name: str = "case") -> Json:
+async def read_server(rig: Rig, domain: str, name: str = "case") -> Json:
     items = (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
-    return next(each for each in items if each["name"] == name)
+    return next(item for item in items if item["name"] == name)
 
 
-def offered(request: Json) -> dict[str, Json]:
+def tools_of(request: Json) -> dict[str, Json]:
     return {tool["name"]: tool for tool in request["tools"]}
 
 
-def ended(events: list[Json]) -> str:
+def end_of(events: list[Json]) -> str:
     return str(events[-1]["type"])
 
 
@@ -78,16 +78,16 @@ UNION = {
 
 async def test_a_union_at_the_top_is_folded_and_the_call_is_checked_against_the_original(tmp_path: Path) -> None:
     script = (use("case__bad"), use("case__bad", a="1"), say("Done."))
-    async with asking(tmp_path, *script) as (rig, api):
+    async with open_rig(tmp_path, *script) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case([GOOD, UNION], "echo")}, toolPolicy={"case__*": "allow"})
         events = await rig.say(await rig.conversation(domain), "hello")
-        assert ended(events) == "done"
-        tool = offered(api.requests[0])["case__bad"]
+        assert end_of(events) == "done"
+        tool = tools_of(api.requests[0])["case__bad"]
         assert tool["input_schema"]["properties"] == UNION["inputSchema"]["properties"]  # type: ignore[index]
         assert "at least one of these forms: a; or b" in tool["description"]
-        refused, called = results(events)
-        assert refused["status"] == "error"
-        assert called["status"] == "ok"
+        refused_result, called_result = results(events)
+        assert refused_result["status"] == "error"
+        assert called_result["status"] == "ok"
         assert api.refused == []
 
 
@@ -97,13 +97,13 @@ async def test_renamed_arguments_reach_the_server_under_their_original_names(tmp
     tool = {"name": "book", "description": "x", "inputSchema": schema}
     wrong = {"guest_list": [{"full_name": 3}]}
     right = {"guest_list": [{"full_name": "Ada"}]}
-    async with asking(tmp_path, use("case__book", **wrong), use("case__book", **right), say("Done.")) as (rig, api):
+    async with open_rig(tmp_path, use("case__book", **wrong), use("case__book", **right), say("Done.")) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case([tool], "echo")}, toolPolicy={"case__*": "allow"})
         events = await rig.say(await rig.conversation(domain), "hello")
-        assert ended(events) == "done"
-        sent = json.dumps(api.requests[-1]["messages"], ensure_ascii=False)
-        assert "guest_list[0].full_name must be text" in sent
-        assert 'got {\\"guest list[]\\": [{\\"full name\\": \\"Ada\\"}]}' in sent
+        assert end_of(events) == "done"
+        messages = json.dumps(api.requests[-1]["messages"], ensure_ascii=False)
+        assert "guest_list[0].full_name must be text" in messages
+        assert 'got {\\"guest list[]\\": [{\\"full name\\": \\"Ada\\"}]}' in messages
 
 
 ODD_TOOLS: list[tuple[Any, str, str]] = [
@@ -119,28 +119,28 @@ ODD_TOOLS: list[tuple[Any, str, str]] = [
 
 
 async def test_a_tool_that_cannot_be_read_is_named_by_the_test_the_list_and_health(tmp_path: Path) -> None:
-    cases = {f"case{number}": odd for number, odd in enumerate(ODD_TOOLS)}
+    cases = {f"case{number}": definition for number, definition in enumerate(ODD_TOOLS)}
     document = {"mcpServers": {server: case([GOOD, tool]) for server, (tool, _, _) in cases.items()}}
-    async with asking(tmp_path, say("Hi.")) as (rig, api):
+    async with open_rig(tmp_path, say("Hi.")) as (rig, api):
         domain = await rig.domain()
         items = (await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", document))["items"]
         trials = {trial["name"]: trial for trial in items}
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": document})
         for server in cases:
             await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{server}/restart")
-        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
-        health = {each["name"]: each for each in (await rig.ok("GET", "/api/health"))["servers"]}
+        assert end_of(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        health = {server["name"]: server for server in (await rig.ok("GET", "/api/health"))["servers"]}
         for server, (_, name, reason) in cases.items():
             trial = trials[server]
             assert (trial["state"], [tool["name"] for tool in trial["tools"]]) == ("ready", ["good"])
             assert trial["droppedTools"] == [{"name": name, "reason": reason}]
-            assert f"{server}__good" in offered(api.requests[0])
-            assert (await shown(rig, domain, server))["droppedTools"] == trial["droppedTools"]
+            assert f"{server}__good" in tools_of(api.requests[0])
+            assert (await read_server(rig, domain, server))["droppedTools"] == trial["droppedTools"]
             assert (health[server]["state"], health[server]["droppedTools"]) == ("ready", trial["droppedTools"])
 
 
 async def test_odd_fields_of_a_tool_are_ignored(tmp_path: Path) -> None:
-    odd = {
+    odd_tool = {
         "name": "odd",
         "title": 5,
         "description": None,
@@ -152,26 +152,26 @@ async def test_odd_fields_of_a_tool_are_ignored(tmp_path: Path) -> None:
         "execution": 3,
     }
     pages = {
-        "": {"tools": [GOOD, odd], "nextCursor": "2", "_meta": 3},
+        "": {"tools": [GOOD, odd_tool], "nextCursor": "2", "_meta": 3},
         "2": {"tools": [{**GOOD, "name": "last"}], "nextCursor": "2"},
     }
-    async with asking(tmp_path, say("Hi.")) as (rig, api):
+    async with open_rig(tmp_path, say("Hi.")) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case(pages)})
-        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
-        tools = offered(api.requests[0])
+        assert end_of(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        tools = tools_of(api.requests[0])
         assert {"case__good", "case__odd", "case__last"} <= tools.keys()
         assert "Reads the archive" in tools["case__odd"]["description"]
-        assert (await shown(rig, domain))["droppedTools"] == []
+        assert (await read_server(rig, domain))["droppedTools"] == []
 
 
 async def test_a_server_that_repeats_its_page_for_each_cursor_keeps_its_tools(tmp_path: Path) -> None:
     page = [GOOD, {**GOOD, "name": "other"}]
     pages = {str(number or ""): {"tools": page, "nextCursor": str(number + 1)} for number in range(5)}
-    async with asking(tmp_path, say("Hi.")) as (rig, api):
+    async with open_rig(tmp_path, say("Hi.")) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case(pages)})
-        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
-        assert {"case__good", "case__other"} <= offered(api.requests[0]).keys()
-        assert (await shown(rig, domain))["droppedTools"] == []
+        assert end_of(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        assert {"case__good", "case__other"} <= tools_of(api.requests[0]).keys()
+        assert (await read_server(rig, domain))["droppedTools"] == []
 
 
 CALLS: list[tuple[str, Any, str, list[str]]] = [
@@ -211,13 +211,13 @@ CALLS: list[tuple[str, Any, str, list[str]]] = [
 
 async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -> None:
     script = [step for _ in CALLS for step in (use("case__good"), say("Done."))]
-    async with asking(tmp_path, *script) as (rig, api):
+    async with open_rig(tmp_path, *script) as (rig, api):
         for name, result, status, words in CALLS:
             domain = await rig.domain(mcpServers={"case": case([GOOD], result)}, toolPolicy={"case__*": "allow"})
             events = await rig.say(await rig.conversation(domain), "hello")
-            assert (name, [each["status"] for each in results(events)]) == (name, [status])
-            last = api.requests[-1]["messages"][-1]["content"]
-            (block,) = [block for block in last if block["type"] == "tool_result"]
+            assert (name, [result["status"] for result in results(events)]) == (name, [status])
+            content = api.requests[-1]["messages"][-1]["content"]
+            (block,) = [block for block in content if block["type"] == "tool_result"]
             text = "\n\n".join(part["text"] for part in block["content"])
             assert all(word in text for word in words), text
             assert "not available" not in text
@@ -225,10 +225,10 @@ async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(tmp_path: Path) -
 
 async def test_many_blocks_of_a_result_are_merged_with_the_same_text(tmp_path: Path) -> None:
     texts = [{"type": "text", "text": f"row {number}"} for number in range(150)]
-    odd = [{"type": "a", "data": "AA"}] * 150
+    odd_blocks = [{"type": "a", "data": "AA"}] * 150
     script = (use("case__good"), say("Done."))
-    async with asking(tmp_path, *script) as (rig, api):
-        entry = large_case(tmp_path, {"content": [*texts, *odd]})
+    async with open_rig(tmp_path, *script) as (rig, api):
+        entry = large_case(tmp_path, {"content": [*texts, *odd_blocks]})
         domain = await rig.domain(mcpServers={"case": entry}, toolPolicy={"case__*": "allow"})
         events = await rig.say(await rig.conversation(domain), "hello")
         (result,) = results(events)
@@ -249,7 +249,7 @@ async def test_a_large_result_is_stored_whole_and_without_secrets(tmp_path: Path
     rows = [f"row {number} of hunter2-hunter2" for number in range(1_000)]
     answer = {"content": [{"type": "text", "text": "\n".join(rows)}], "structuredContent": {"hunter2-hunter2": rows}}
     script = (use("case__good"), say("Done."))
-    async with asking(tmp_path, *script) as (rig, _):
+    async with open_rig(tmp_path, *script) as (rig, _):
         domain = await rig.domain()
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/WORD", {"value": "hunter2-hunter2"})
         entry = large_case(tmp_path, answer)
@@ -260,21 +260,23 @@ async def test_a_large_result_is_stored_whole_and_without_secrets(tmp_path: Path
         (result,) = results(await rig.say(conversation, "hello"))
         assert result["truncated"]
         for ref in (result["ref"], result["structured"]["_ref"]):
-            stored = (await rig.http.get(f"/api/payloads/{ref}")).text
-            assert "row 999 of [" in stored
-            assert "hunter2" not in stored
+            payload = (await rig.http.get(f"/api/payloads/{ref}")).text
+            assert "row 999 of [" in payload
+            assert "hunter2" not in payload
         assert "hunter2" not in json.dumps(result)
 
 
 # --- rules that only the service knows --------------------------------------------------------------------------------
 
 
-def refusing(name: str, then: Step, words: str = "tools.{place}.custom.input_schema: it is not liked") -> Scripted:
+def refuse_tool(
+    name: str, fallback: Step, words: str = "tools.{place}.custom.input_schema: it is not liked"
+) -> Scripted:
     """Return a step that refuses each request with a tool of this name, like a service with additional rules."""
 
     def answer(body: Json) -> Answer:
         names = [tool["name"] for tool in body["tools"]]
-        return Fault(400, message=words.format(place=names.index(name), name=name)) if name in names else then
+        return Fault(400, message=words.format(place=names.index(name), name=name)) if name in names else fallback
 
     return answer
 
@@ -286,40 +288,45 @@ BAD = {"name": "bad", "description": "x", "inputSchema": {"type": "object", "pro
 async def test_a_tool_refused_by_the_service_is_left_out_until_its_server_changes_it(
     tmp_path: Path, words: str
 ) -> None:
-    refuse = refusing("case__bad", say("Hi."), words)
+    refuse = refuse_tool("case__bad", say("Hi."), words)
     script = (refuse, refuse, refuse, refuse, say("Changed."))
-    async with asking(tmp_path, *script) as (rig, api):
+    async with open_rig(tmp_path, *script) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case([GOOD, BAD])})
         conversation = await rig.conversation(domain)
         events = await rig.say(conversation, "hello")
-        assert ended(events) == "done"
+        assert end_of(events) == "done"
         assert [event["message"] for event in events if event.get("code") == "TOOL_REFUSED"]
-        assert ["case__bad" in offered(request) for request in api.requests] == [True, False]
-        assert "case__good" in offered(api.requests[-1])
-        (dropped,) = (await shown(rig, domain))["droppedTools"]
+        assert ["case__bad" in tools_of(request) for request in api.requests] == [True, False]
+        assert "case__good" in tools_of(api.requests[-1])
+        (dropped,) = (await read_server(rig, domain))["droppedTools"]
         assert dropped["name"] == "bad"
         assert f"the service of {MODEL} refused it" in dropped["reason"]
         (health,) = [server for server in (await rig.ok("GET", "/api/health"))["servers"] if server["name"] == "case"]
         assert health["droppedTools"] == [dropped]
-        assert ended(await rig.say(conversation, "again")) == "done"
-        assert ended(await rig.say(await rig.conversation(domain), "elsewhere")) == "done"
-        assert ["case__bad" in offered(request) for request in api.requests] == [True, False, False, False]
-        other = case([GOOD, {**BAD, "description": "other words"}])
-        other["args"].append("another entry, whose list is accepted with it")
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"case": other}}})
-        assert ended(await rig.say(conversation, "and now")) == "done"
-        assert offered(api.requests[-1])["case__bad"]["description"] == "other words"
-        assert (await shown(rig, domain))["droppedTools"] == []
+        assert end_of(await rig.say(conversation, "again")) == "done"
+        assert end_of(await rig.say(await rig.conversation(domain), "elsewhere")) == "done"
+        assert ["case__bad" in tools_of(request) for request in api.requests] == [True, False, False, False]
+        other_entry = case([GOOD, {**BAD, "description": "other words"}])
+        other_entry["args"].append("another entry, whose list is accepted with it")
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"case": other_entry}}})
+        assert end_of(await rig.say(conversation, "and now")) == "done"
+        assert tools_of(api.requests[-1])["case__bad"]["description"] == "other words"
+        assert (await read_server(rig, domain))["droppedTools"] == []
 
 
 async def test_a_conversation_continues_after_a_tool_of_an_earlier_call_is_refused(tmp_path: Path) -> None:
-    script = (use("case__bad"), say("Done."), refusing("case__bad", say("Hi.")), refusing("case__bad", say("Hi.")))
-    async with asking(tmp_path, *script) as (rig, api):
+    script = (
+        use("case__bad"),
+        say("Done."),
+        refuse_tool("case__bad", say("Hi.")),
+        refuse_tool("case__bad", say("Hi.")),
+    )
+    async with open_rig(tmp_path, *script) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case([GOOD, BAD])}, toolPolicy={"case__*": "allow"})
         conversation = await rig.conversation(domain)
-        assert ended(await rig.say(conversation, "hello")) == "done"
-        assert ended(await rig.say(conversation, "again")) == "done"
-        assert "case__bad" not in offered(api.requests[-1])
+        assert end_of(await rig.say(conversation, "hello")) == "done"
+        assert end_of(await rig.say(conversation, "again")) == "done"
+        assert "case__bad" not in tools_of(api.requests[-1])
         assert "case__bad" in json.dumps(api.requests[-1]["messages"])
 
 
@@ -330,21 +337,23 @@ async def test_a_turn_is_answered_although_many_tools_are_refused(tmp_path: Path
         bad = [place for place, tool in enumerate(body["tools"]) if tool["name"].startswith("case__bad")]
         return Fault(400, message=f"tools.{bad[0]}.custom.input_schema: no") if bad else say("Hi.")
 
-    async with asking(tmp_path, then=refuse_first) as (rig, api):
+    async with open_rig(tmp_path, fallback=refuse_first) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case(tools)})
-        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        assert end_of(await rig.say(await rig.conversation(domain), "hello")) == "done"
         assert len(api.requests) < 20
-        assert not [name for name in offered(api.requests[-1]) if name.startswith("case__")]
+        assert not [name for name in tools_of(api.requests[-1]) if name.startswith("case__")]
 
 
 async def test_a_refusal_of_a_built_in_tool_is_shown_to_everyone(tmp_path: Path) -> None:
-    async with asking(tmp_path, refusing("search_documents", say("Hi.")), refusing("search_documents", say("Hi."))) as (
+    async with open_rig(
+        tmp_path, refuse_tool("search_documents", say("Hi.")), refuse_tool("search_documents", say("Hi."))
+    ) as (
         rig,
         _,
     ):
         domain = await rig.domain()
         events = await rig.say(await rig.conversation(domain), "hello")
-        assert ended(events) == "done"
+        assert end_of(events) == "done"
         (notice,) = [event for event in events if event.get("code") == "TOOL_REFUSED"]
         assert "search_documents" in notice["message"]
 
@@ -368,14 +377,14 @@ async def open_wait(rig: Rig, conversation: str) -> Json:
 
 async def test_a_tool_not_marked_read_only_asks_at_first_use_even_without_keys(tmp_path: Path) -> None:
     script = (use("case__hinted"), use("case__good"), say("Done."), use("case__good"), say("Again."))
-    async with asking(tmp_path, *script) as (rig, _):
+    async with open_rig(tmp_path, *script) as (rig, _):
         domain = await rig.domain(mcpServers={"case": case([GOOD, HINTED])})
         conversation = await rig.conversation(domain)
         async with anyio.create_task_group() as tasks:
-            heard: list[Json] = []
+            events: list[Json] = []
 
             async def say_hello() -> None:
-                heard.extend(await rig.say(conversation, "hello"))
+                events.extend(await rig.say(conversation, "hello"))
 
             tasks.start_soon(say_hello)
             wait = await open_wait(rig, conversation)
@@ -384,41 +393,43 @@ async def test_a_tool_not_marked_read_only_asks_at_first_use_even_without_keys(t
             await rig.ok("PATCH", f"/api/domains/{domain}", change)
             answer = {"action": "accept", "content": {"scope": "conversation"}}
             await rig.ok("POST", f"/api/waits/{wait['id']}", answer)
-        assert [each["status"] for each in results(heard)] == ["ok", "ok"]
-        later = await rig.say(await rig.conversation(domain), "elsewhere")
-        assert [each["status"] for each in results(later)] == ["ok"], "the rule holds in the whole domain"
+        assert [result["status"] for result in results(events)] == ["ok", "ok"]
+        later_events = await rig.say(await rig.conversation(domain), "elsewhere")
+        assert [result["status"] for result in results(later_events)] == ["ok"], "the rule holds in the whole domain"
 
 
 async def test_the_switch_of_a_tool_with_underscores_uses_the_models_name(tmp_path: Path) -> None:
     script = (
         say("Hi."),
-        lambda request: use(next(name for name in offered(request) if "b__good" in name)),
+        lambda request: use(next(name for name in tools_of(request) if "b__good" in name)),
         say("Done."),
     )
-    async with asking(tmp_path, *script) as (rig, api):
+    async with open_rig(tmp_path, *script) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case([{**GOOD, "name": "b__good"}])})
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "hello")
-        (listed,) = (await shown(rig, domain))["tools"]
-        assert listed["calledAs"] in offered(api.requests[0])
-        assert listed["calledAs"] != "case__b__good", "that is the tool good of a server case__b"
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {listed["calledAs"]: "allow"}}})
-        heard = await rig.say(conversation, "again")
-        assert [each["status"] for each in results(heard)] == ["ok"]
+        (listed_tool,) = (await read_server(rig, domain))["tools"]
+        assert listed_tool["calledAs"] in tools_of(api.requests[0])
+        assert listed_tool["calledAs"] != "case__b__good", "that is the tool good of a server case__b"
+        await rig.ok(
+            "PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {listed_tool["calledAs"]: "allow"}}}
+        )
+        events = await rig.say(conversation, "again")
+        assert [result["status"] for result in results(events)] == ["ok"]
 
 
 async def test_names_without_latin_letters_are_readable_and_found(tmp_path: Path) -> None:
-    async with asking(tmp_path, say("Hi.")) as (rig, api):
+    async with open_rig(tmp_path, say("Hi.")) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case(CHINESE)})
-        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
-        tools = {name: tool for name, tool in offered(api.requests[0]).items() if name.startswith("case__")}
+        assert end_of(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        tools = {name: tool for name, tool in tools_of(api.requests[0]).items() if name.startswith("case__")}
         weather, stock = sorted(tools, key=lambda name: "TianQi" not in name)
         assert weather.startswith("case__ChaXunTianQi_")
         assert stock.startswith("case__ChaXunGu")
         assert [tools[weather]["description"], tools[stock]["description"]] == ["查询天气", "查询股票"]
         (server,) = [
-            each
-            for each in (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
-            if each["name"] == "case"
+            item
+            for item in (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
+            if item["name"] == "case"
         ]
         assert [tool["calledAs"] for tool in server["tools"]] == [weather, stock]

@@ -30,7 +30,7 @@ BOTH = "You have 27 days of paid leave. The garage is free."
 
 
 @dataclass
-class Held:
+class ClientView:
     """The state of a client after the last event: its messages, the sources of the last one, and an error."""
 
     messages: list[Json] = field(default_factory=list)
@@ -53,13 +53,13 @@ class ChatClient:
         self.conversation: str | None = None
         self.sessions_created = 0
         self.calls: list[str] = []
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
         self.conversation, self.sessions_created = None, 0
 
     async def send(self, words: str) -> None:
-        self.held, self.calls = Held(), []
+        self.view, self.calls = ClientView(), []
         body = {"message": words, "session_id": self.conversation}
         async with self.rig.http.stream("POST", "/api/v1/chat", json=body) as response:
             assert response.status_code == 200, await response.aread()
@@ -68,34 +68,34 @@ class ChatClient:
                     event = orjson.loads(line[6:])
                     self.reduce(event["type"], event["data"])
                 elif line == "data: [DONE]":
-                    self.held.ended = True
+                    self.view.ended = True
 
     def reduce(self, kind: str, data: Json) -> None:
-        held = self.held
+        view = self.view
         match kind:
             case "session_created":
                 self.conversation = data["session_id"]
                 self.sessions_created += 1
             case "text":
-                held.streaming += data["content"]
+                view.streaming += data["content"]
             case "tool_call":
                 self.calls.append(data["tool_name"])
             case "done":
                 final = data["final_message"]
                 if final["content"]:
-                    held.messages.append({"role": final["role"], "content": final["content"]})
-                held.sources = [reference["document_name"] for reference in data["references"]]
+                    view.messages.append({"role": final["role"], "content": final["content"]})
+                view.sources = [reference["document_name"] for reference in data["references"]]
                 assert [tool_call["tool_name"] for tool_call in data["tool_calls"]] == self.calls
                 assert data["session_id"] == self.conversation
-                held.streaming = ""
+                view.streaming = ""
             case "error":
                 assert self.conversation in (None, data["session_id"])
                 self.conversation = data["session_id"]
-                held.error = {"message": data["error"], "code": data["code"], "retryable": data["retryable"]}
+                view.error = {"message": data["error"], "code": data["code"], "retryable": data["retryable"]}
 
     async def reload(self) -> list[Json]:
         items = (await self.rig.ok("GET", f"/api/conversations/{self.conversation}/messages"))["items"]
-        return [{"role": each["role"], "content": each["content"]} for each in items]
+        return [{"role": item["role"], "content": item["content"]} for item in items]
 
 
 class KnowledgeClient:
@@ -106,14 +106,14 @@ class KnowledgeClient:
         self.conversation: str | None = None
         self.references: list[Json] = []
         self.shown: list[list[str]] = []
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
-        made = await self.rig.ok("POST", "/api/conversation", {"title": "Leave", "metadata": {"theme": "dark"}})
-        self.conversation = made["id"]
+        conversation = await self.rig.ok("POST", "/api/conversation", {"title": "Leave", "metadata": {"theme": "dark"}})
+        self.conversation = conversation["id"]
 
     async def send(self, words: str) -> None:
-        self.held, self.references, self.shown = Held(), [], []
+        self.view, self.references, self.shown = ClientView(), [], []
         path = f"/api/conversation/{self.conversation}/message"
         name, data = "", list[str]()
         async with self.rig.http.stream("POST", path, json={"content": words}) as response:
@@ -128,30 +128,30 @@ class KnowledgeClient:
                     data = []
 
     def reduce(self, name: str, data: str) -> None:
-        held = self.held
+        view = self.view
         match name:
             case "context_ready":
                 self.references = orjson.loads(data)["references"]
                 self.shown.append([reference["entityName"] for reference in self.references])
-                held.sources = self.shown[-1]
+                view.sources = self.shown[-1]
             case "chunk":
                 assert self.shown, "the references come before the first words"
-                held.streaming += data
+                view.streaming += data
             case "done":
-                done = orjson.loads(data)
-                assert done["references"] == self.references
-                message = {"id": done["id"], "role": "assistant", "content": held.streaming}
-                held.messages.append({**message, "references": self.references})
-                held.streaming, held.ended = "", True
+                final = orjson.loads(data)
+                assert final["references"] == self.references
+                message = {"id": final["id"], "role": "assistant", "content": view.streaming}
+                view.messages.append({**message, "references": self.references})
+                view.streaming, view.ended = "", True
             case "error":
-                held.error, held.ended = orjson.loads(data), True
+                view.error, view.ended = orjson.loads(data), True
 
     async def reload(self) -> list[Json]:
         items: list[Json] = await self.rig.ok("GET", f"/api/conversation/{self.conversation}/messages")
-        for each in items:
-            known = {"model", "tokensUsed", "retrievalTimeMs", "generationTimeMs"}
-            assert each["metadata"].keys() - {"error"} == (known if each["role"] == "assistant" else set())
-        return [{key: each[key] for key in ("id", "role", "content", "references")} for each in items]
+        for item in items:
+            keys = {"model", "tokensUsed", "retrievalTimeMs", "generationTimeMs"}
+            assert item["metadata"].keys() - {"error"} == (keys if item["role"] == "assistant" else set())
+        return [{key: item[key] for key in ("id", "role", "content", "references")} for item in items]
 
 
 class MessageClient:
@@ -161,44 +161,44 @@ class MessageClient:
         self.rig = rig
         self.socket = socket
         self.conversation: str | None = None
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
         self.conversation = (await self.rig.ok("POST", "/api/conversations", {}))["id"]
 
     async def send(self, words: str) -> None:
-        self.held = Held()
+        self.view = ClientView()
         await self.socket.say("message", conversationId=self.conversation, content=words)
-        while not self.held.ended:
+        while not self.view.ended:
             self.reduce(await self.socket.hear())
 
     def reduce(self, frame: Json) -> None:
-        held = self.held
+        view = self.view
         match frame["type"]:
             case "message_start":
-                held.messages.append({"id": frame["messageId"], "role": "assistant", "content": ""})
+                view.messages.append({"id": frame["messageId"], "role": "assistant", "content": ""})
             case "content_delta":
-                held.messages[-1]["content"] += frame["delta"]
+                view.messages[-1]["content"] += frame["delta"]
             case "source_reference":
-                held.sources.append(frame["source"]["documentName"])
+                view.sources.append(frame["source"]["documentName"])
             case "message_complete":
-                assert frame["messageId"] == held.messages[-1]["id"]
+                assert frame["messageId"] == view.messages[-1]["id"]
                 assert frame["usage"].keys() == {"inputTokens", "outputTokens"}
-                held.ended = True
+                view.ended = True
             case "error":
-                if held.messages:  # received text stays on the screen
-                    held.streaming = held.messages.pop()["content"]
-                held.error = {"message": frame["error"], "code": frame["code"], "retryable": frame["retryable"]}
-                held.ended = True
+                if view.messages:  # received text stays on the screen
+                    view.streaming = view.messages.pop()["content"]
+                view.error = {"message": frame["error"], "code": frame["code"], "retryable": frame["retryable"]}
+                view.ended = True
 
     async def reload(self) -> list[Json]:
         path = f"/api/conversations/{self.conversation}/messages"
         items = (await self.rig.ok("GET", path, params={"dialect": "message"}))["items"]
-        for each in items:
-            assert "blocks" not in each
-            if each["role"] == "assistant":
-                assert each["metadata"]["tokensUsed"].keys() == {"inputTokens", "outputTokens"}
-        return [{key: each[key] for key in ("id", "role", "content")} for each in items]
+        for item in items:
+            assert "blocks" not in item
+            if item["role"] == "assistant":
+                assert item["metadata"]["tokensUsed"].keys() == {"inputTokens", "outputTokens"}
+        return [{key: item[key] for key in ("id", "role", "content")} for item in items]
 
 
 class AgentXClient:
@@ -209,35 +209,35 @@ class AgentXClient:
         self.conversation: str | None = None
         self.state = "idle"
         self.tools: dict[str, str] = {}
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
         self.conversation = (await self.rig.ok("POST", "/api/conversations", {}))["id"]
 
     async def send(self, words: str) -> None:
-        self.held, self.tools = Held(), {}
+        self.view, self.tools = ClientView(), {}
         async for event in read_events(self.rig, f"{self.conversation}", "agentx", words):
             self.reduce(event["type"], event["data"])
 
     def reduce(self, kind: str, data: Json) -> None:
-        held = self.held
+        view = self.view
         match kind:
             case "conversation_thinking" | "conversation_responding":
                 self.state = kind.removeprefix("conversation_")
             case "text_delta":
-                held.streaming += data["text"]
+                view.streaming += data["text"]
             case "tool_planned" | "tool_executing" | "tool_completed" | "tool_failed":
                 self.tools[data["toolCallId"]] = kind.removeprefix("tool_")
             case "message_complete":
-                held.messages.append({"id": data["messageId"], "role": "assistant", "content": held.streaming})
-                held.sources = [reference["documentName"] for reference in data["references"]]
-                held.streaming = ""
+                view.messages.append({"id": data["messageId"], "role": "assistant", "content": view.streaming})
+                view.sources = [reference["documentName"] for reference in data["references"]]
+                view.streaming = ""
             case "error":
-                held.error = data
+                view.error = data
             case "conversation_interrupted":
-                held.error, held.ended, self.state = {**data, "retryable": False}, True, "idle"
+                view.error, view.ended, self.state = {**data, "retryable": False}, True, "idle"
             case "conversation_end":
-                held.ended, self.state = True, "idle"
+                view.ended, self.state = True, "idle"
 
     async def reload(self) -> list[Json]:
         return await reload_native(self.rig, self.conversation)
@@ -252,18 +252,18 @@ class ObservableClient:
         self.cards: list[str] = []
         self.steps: dict[int, str] = {}
         self.message_id = ""
-        self.held = Held()
+        self.view = ClientView()
 
     async def begin(self) -> None:
         self.conversation = (await self.rig.ok("POST", "/api/conversations", {}))["id"]
 
     async def send(self, words: str) -> None:
-        self.held, self.cards, self.steps = Held(), [], {}
+        self.view, self.cards, self.steps = ClientView(), [], {}
         async for event in read_events(self.rig, f"{self.conversation}", "observable", words):
             self.reduce(event["type"], event)
 
     def reduce(self, kind: str, event: Json) -> None:
-        held = self.held
+        view = self.view
         match kind:
             case "turn_started":
                 self.message_id = event["message_id"]
@@ -276,11 +276,11 @@ class ObservableClient:
             case "retrieval":
                 self.cards += [card["name"] for card in event["cards"]]
             case "done":
-                held.messages.append({"id": event["message_id"], "role": "assistant", "content": self.text})
-                held.sources = [reference["document_name"] for reference in event["references"]]
-                held.ended = True
+                view.messages.append({"id": event["message_id"], "role": "assistant", "content": self.text})
+                view.sources = [reference["document_name"] for reference in event["references"]]
+                view.ended = True
             case "interrupted" | "error":
-                held.error, held.streaming, held.ended = {"code": "GENERATION_ABORTED", **event}, self.text, True
+                view.error, view.streaming, view.ended = {"code": "GENERATION_ABORTED", **event}, self.text, True
 
     @property
     def text(self) -> str:
@@ -305,20 +305,20 @@ async def read_events(rig: Rig, conversation: str, dialect: str, words: str) -> 
 
 async def reload_native(rig: Rig, conversation: str | None) -> list[Json]:
     items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
-    return [{key: each[key] for key in ("id", "role", "content")} for each in items]
+    return [{key: item[key] for key in ("id", "role", "content")} for item in items]
 
 
 CONTRACTS = ["chat", "knowledge", "message", "agentx", "observable"]
 BY_NIGHT = pytest.mark.nightly("chat and observable run every time; every contract ends a turn every time")
 
 
-def some_every_time(contracts: list[str]) -> list[Any]:
+def mark_nightly(contracts: list[str]) -> list[Any]:
     """Mark all contracts but two as nightly. They share the code of a turn and differ in their frames."""
     return [name if name in ("chat", "observable") else pytest.param(name, marks=BY_NIGHT) for name in contracts]
 
 
 @asynccontextmanager
-async def speaking(contract: str, tmp_path: Path, *steps: Any) -> AsyncIterator[Client]:
+async def open_client(contract: str, tmp_path: Path, *steps: Any) -> AsyncIterator[Client]:
     """Yield a client of a contract, whose server has a default domain with two documents."""
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
@@ -341,22 +341,22 @@ async def speaking(contract: str, tmp_path: Path, *steps: Any) -> AsyncIterator[
 
 def check_answer(client: Client, text: str, sources: list[str]) -> None:
     """Check a client's state after a complete answer."""
-    held = client.held
-    assert held.error is None
-    assert held.ended
-    assert held.streaming == ""
-    plain = held.answer
+    view = client.view
+    assert view.error is None
+    assert view.ended
+    assert view.streaming == ""
+    text_of_answer = view.answer
     for name in ("Leave.md", "Parking.md"):
-        plain = plain.replace(f"[[{name}]]", "")
-    assert plain == text
-    assert held.sources == sources
+        text_of_answer = text_of_answer.replace(f"[[{name}]]", "")
+    assert text_of_answer == text
+    assert view.sources == sources
 
 
 async def check_reload(client: Client, *questions: str) -> None:
     """Check that the history, read again, ends with the client's state and contains all questions."""
-    shown = await client.reload()
-    assert shown[-1] == client.held.messages[-1]
-    assert [each["content"] for each in shown if each["role"] == "user"] == list(questions)
+    messages = await client.reload()
+    assert messages[-1] == client.view.messages[-1]
+    assert [message["content"] for message in messages if message["role"] == "user"] == list(questions)
 
 
 SEARCH_LEAVE = use("search_documents", query="paid leave")
@@ -374,7 +374,7 @@ async def test_a_client_ends_each_turn_with_the_answer_its_sources_and_the_same_
         *(word_first, say(ANSWER, Cite(0))),
         *(SEARCH_LEAVE, use("search_documents", query="garage behind the house"), cited_twice),
     ]
-    async with speaking(contract, tmp_path, *steps) as client:
+    async with open_client(contract, tmp_path, *steps) as client:
         await client.begin()
         await client.send("Hello")
         check_answer(client, "Hello there.", [])
@@ -403,72 +403,72 @@ async def test_a_client_ends_each_turn_with_the_answer_its_sources_and_the_same_
                 assert client.sessions_created == 1
 
 
-@pytest.mark.parametrize("contract", some_every_time(CONTRACTS))
+@pytest.mark.parametrize("contract", mark_nightly(CONTRACTS))
 async def test_a_client_reports_an_interrupt_and_an_error_and_keeps_the_text(contract: str, tmp_path: Path) -> None:
     stalled = Stalled(say("This takes long."), 3)
     failing = Broken(say("Never."), 0, ModelError("The model gives no answer."))
-    async with speaking(contract, tmp_path, stalled, failing, say("Better.")) as client:
+    async with open_client(contract, tmp_path, stalled, failing, say("Better.")) as client:
         await client.begin()
         async with anyio.create_task_group() as group:
             group.start_soon(client.send, "Go")
             await stalled.reached.wait()
             (turn,) = (await client.rig.ok("GET", "/api/conversations"))["items"]
             await client.rig.ok("POST", f"/api/conversations/{turn['id']}/interrupt", {})
-        held = client.held
-        assert held.ended
-        assert held.error is not None
-        assert held.error["code"] == "GENERATION_ABORTED"
-        assert held.messages == []
-        assert held.streaming.startswith("This")
+        view = client.view
+        assert view.ended
+        assert view.error is not None
+        assert view.error["code"] == "GENERATION_ABORTED"
+        assert view.messages == []
+        assert view.streaming.startswith("This")
         await client.send("Again")
-        assert client.held.ended
-        assert client.held.error is not None
-        assert client.held.error["code"] == "LLM_SERVICE_ERROR"
-        assert client.held.messages == []
+        assert client.view.ended
+        assert client.view.error is not None
+        assert client.view.error["code"] == "LLM_SERVICE_ERROR"
+        assert client.view.messages == []
         await client.send("And now?")
         check_answer(client, "Better.", [])
         await check_reload(client, "Go", "Again", "And now?")
 
 
-@pytest.mark.parametrize("contract", some_every_time(CONTRACTS))
+@pytest.mark.parametrize("contract", mark_nightly(CONTRACTS))
 async def test_a_reset_that_repeats_the_same_words_is_hidden_from_a_client(contract: str, tmp_path: Path) -> None:
     pieces = ("Full-time ", "staff ", "have 27 days", " of paid leave", ".")
-    whole = Step((Say("".join(pieces), pieces=pieces),))
+    full_answer = Step((Say("".join(pieces), pieces=pieces),))
     cut_otherwise = Step((Say("".join(pieces), pieces=("Full", "-time st", "aff have 27 days of ", "paid leave.")),))
-    async with speaking(contract, tmp_path, Broken(whole, 4), cut_otherwise) as client:
+    async with open_client(contract, tmp_path, Broken(full_answer, 4), cut_otherwise) as client:
         await client.begin()
         await client.send("How much leave?")
         check_answer(client, "".join(pieces), [])
         await check_reload(client, "How much leave?")
 
 
-RETRACTS_NOTHING = [each for each in CONTRACTS if each != "observable"]
+RETRACTS_NOTHING = [contract for contract in CONTRACTS if contract != "observable"]
 
 
-@pytest.mark.parametrize("contract", some_every_time(RETRACTS_NOTHING))
+@pytest.mark.parametrize("contract", mark_nightly(RETRACTS_NOTHING))
 async def test_after_a_reset_a_repeated_send_joins_the_turn_and_reads_it_completely(
     contract: str, tmp_path: Path
 ) -> None:
     first = Step((Say("First words of an answer.", pieces=("First ", "words ", "of an answer.")),))
-    other = Stalled(Step((Say("Other words entirely.", pieces=("Other ", "words ", "entirely.")),)), 4)
-    async with speaking(contract, tmp_path, Broken(first, 3), other, say("Next.")) as client:
+    second_answer = Stalled(Step((Say("Other words entirely.", pieces=("Other ", "words ", "entirely.")),)), 4)
+    async with open_client(contract, tmp_path, Broken(first, 3), second_answer, say("Next.")) as client:
         await client.begin()
         await client.send("How much leave?")
-        held = client.held
-        assert held.error is not None
-        assert held.error["code"] == "STEP_RESET"
-        assert held.error["retryable"] is False
-        assert held.error["message"] == ANSWER_CONTINUES
+        view = client.view
+        assert view.error is not None
+        assert view.error["code"] == "STEP_RESET"
+        assert view.error["retryable"] is False
+        assert view.error["message"] == ANSWER_CONTINUES
         assert "the answer continues; reload to read it" in ANSWER_CONTINUES
-        assert held.streaming.startswith("Fi")
-        await other.reached.wait()
+        assert view.streaming.startswith("Fi")
+        await second_answer.reached.wait()
         async with anyio.create_task_group() as group:
             group.start_soon(client.send, "How much leave?")
             await refuse_other_words(client)
             with anyio.fail_after(WAIT_SECONDS):
                 while not client.rig.application.machinery.runtime.reader_count:  # until it has joined
                     await pause()
-            other.until.set()
+            second_answer.until.set()
         check_answer(client, "Other words entirely.", [])
         await check_reload(client, "How much leave?")
         await client.send("How much leave?")
@@ -492,7 +492,7 @@ async def test_a_client_that_waits_for_json_gets_the_answer_after_a_reset(tmp_pa
 
 
 async def test_a_reset_retracts_the_step_for_an_observable_client(tmp_path: Path) -> None:
-    async with speaking("observable", tmp_path, Broken(say("First words."), 3), say("Other words.")) as client:
+    async with open_client("observable", tmp_path, Broken(say("First words."), 3), say("Other words.")) as client:
         await client.begin()
         await client.send("How much leave?")
         check_answer(client, "Other words.", [])
@@ -517,4 +517,4 @@ async def test_the_same_client_message_id_joins_the_running_turn(dialect: str, t
             group.start_soon(join)
             stalled.until.set()
         assert "Th" in texts[0]
-        assert [each["content"] for each in (await rig.ok("GET", path))["items"]] == ["Go", "This takes a while."]
+        assert [item["content"] for item in (await rig.ok("GET", path))["items"]] == ["Go", "This takes a while."]

@@ -100,18 +100,18 @@ SHAPE: Json = {
 """The requirements of OpenAPI 3.1 for the parts that our document has."""
 
 
-def declared(rig: Rig) -> list[Declaration]:
+def declarations_of(rig: Rig) -> list[Declaration]:
     """Return the declarations of all routes; nothing else answers requests."""
-    found = []
-    for each in rig.application.app.routes:
-        if isinstance(each, WebSocketRoute):
-            assert each.path in ("/ws", "/api/ag-ui/{domain}")
+    declarations = []
+    for app_route in rig.application.app.routes:
+        if isinstance(app_route, WebSocketRoute):
+            assert app_route.path in ("/ws", "/api/ag-ui/{domain}")
             continue
-        assert isinstance(each, Route)
-        assert isinstance(each.endpoint, RouteEndpoint)
-        assert each.app is each.endpoint, "something was put over a route after its declaration"
-        found.append(each.endpoint.declared)
-    return found
+        assert isinstance(app_route, Route)
+        assert isinstance(app_route.endpoint, RouteEndpoint)
+        assert app_route.app is app_route.endpoint, "something was put over a route after its declaration"
+        declarations.append(app_route.endpoint.declared)
+    return declarations
 
 
 def references(value: Any) -> Iterator[str]:
@@ -152,34 +152,40 @@ PAGE = ("/", "/web/{path:path}")
 
 async def test_the_openapi_document_has_every_route_with_rule_parameters_and_answers(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        document, routes = await rig.ok("GET", "/api/openapi.json"), declared(rig)
-    listed = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
-    routes = [each for each in routes if each.path not in PAGE]
-    assert listed == {(each.method, each.path) for each in routes}
-    for each in routes:
-        operation = document["paths"][each.path][each.method.lower()]
-        assert (operation["x-allow"], operation["x-audited"]) == (each.rule.allow, each.rule.audited)
-        assert operation["summary"] == each.doc.partition("\n")[0]
+        document, routes = await rig.ok("GET", "/api/openapi.json"), declarations_of(rig)
+    documented = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+    routes = [declaration for declaration in routes if declaration.path not in PAGE]
+    assert documented == {(declaration.method, declaration.path) for declaration in routes}
+    for declaration in routes:
+        operation = document["paths"][declaration.path][declaration.method.lower()]
+        assert (operation["x-allow"], operation["x-audited"]) == (declaration.rule.allow, declaration.rule.audited)
+        assert operation["summary"] == declaration.doc.partition("\n")[0]
         in_path = [parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"]
-        assert in_path == re.findall(r"{(\w+)}", each.path)
-        assert ("requestBody" in operation) == ("body" in each.reads or each.takes != "application/json")
-        assert any(parameter["in"] == "query" for parameter in operation["parameters"]) == ("query" in each.reads)
-        assert each.rule.streams == ("text/event-stream" in str(operation["responses"]))
+        assert in_path == re.findall(r"{(\w+)}", declaration.path)
+        assert ("requestBody" in operation) == ("body" in declaration.reads or declaration.takes != "application/json")
+        assert any(parameter["in"] == "query" for parameter in operation["parameters"]) == (
+            "query" in declaration.reads
+        )
+        assert declaration.rule.streams == ("text/event-stream" in str(operation["responses"]))
 
 
 async def test_a_route_without_a_declared_rule_is_closed(tmp_path: Path) -> None:
     async def handler(self: object) -> None:
         """Do something new."""
 
-    below = route("POST", "/api/domains/{domain}/new")(handler).rule
-    assert (below.allow, below.audited) == ("admin", True)
-    unsaid = [route(method, path)(handler).rule for method in ("GET", "POST") for path in ("/api/new", "/api/domains")]
-    assert [rule.allow for rule in unsaid] == ["operator"] * 4
-    assert [rule.audited for rule in unsaid] == [False, False, True, True]
+    default_rule = route("POST", "/api/domains/{domain}/new")(handler).rule
+    assert (default_rule.allow, default_rule.audited) == ("admin", True)
+    default_rules = [
+        route(method, path)(handler).rule for method in ("GET", "POST") for path in ("/api/new", "/api/domains")
+    ]
+    assert [rule.allow for rule in default_rules] == ["operator"] * 4
+    assert [rule.audited for rule in default_rules] == [False, False, True, True]
     async with Rig(tmp_path) as rig:
-        for each in declared(rig):
-            if each.rule.allow in ("admin", "operator") and each.method != "GET":
-                assert each.rule.audited or each.path.endswith("/search"), f"{each.method} {each.path}"
+        for declaration in declarations_of(rig):
+            if declaration.rule.allow in ("admin", "operator") and declaration.method != "GET":
+                assert declaration.rule.audited or declaration.path.endswith("/search"), (
+                    f"{declaration.method} {declaration.path}"
+                )
 
 
 def test_a_declaration_that_cannot_be_served_is_refused_on_definition() -> None:
@@ -200,12 +206,12 @@ async def test_answers_of_routes_match_the_openapi_document(tmp_path: Path) -> N
     async with Rig(tmp_path, say("Yes.")) as rig:
         document = await rig.ok("GET", "/api/openapi.json")
         domain = await rig.domain()
-        uploaded = await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days.")
+        leave_document = await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days.")
         conversation = await rig.conversation(domain)
         events = await rig.say(conversation, "Hi")
         ids = {"domain": domain, "conversation": conversation, "turn": events[0]["turnId"], "role": "assistant"}
-        ids["document"] = uploaded["id"]
-        checked = []
+        ids["document"] = leave_document["id"]
+        checked_paths = []
         for path, item in document["paths"].items():
             if "get" not in item or not set(re.findall(r"{(\w+)}", path)) <= set(ids):
                 continue
@@ -217,8 +223,8 @@ async def test_answers_of_routes_match_the_openapi_document(tmp_path: Path) -> N
                 continue
             schema = {**content["schema"], "components": document["components"]}
             Draft202012Validator(schema).validate(response.json())
-            checked.append(path)
-        assert len(checked) >= 24, checked
+            checked_paths.append(path)
+        assert len(checked_paths) >= 24, checked_paths
 
 
 async def test_every_operation_with_a_body_documents_the_size_error(tmp_path: Path) -> None:
@@ -226,9 +232,9 @@ async def test_every_operation_with_a_body_documents_the_size_error(tmp_path: Pa
         paths = (await rig.http.get("/api/openapi.json")).json()["paths"]
         large = await rig.http.post("/api/domains", json={"name": "x" * 2_000_000})
         assert (large.status_code, large.json()["error"]["code"]) == (413, "BODY_TOO_LARGE")
-    reading = [each for path in paths.values() for each in path.values() if "requestBody" in each]
-    assert reading
-    assert [each["operationId"] for each in reading if "413" not in each["responses"]] == []
+    with_body = [operation for path in paths.values() for operation in path.values() if "requestBody" in operation]
+    assert with_body
+    assert [operation["operationId"] for operation in with_body if "413" not in operation["responses"]] == []
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/oauth/revoke"), ("DELETE", "/mcp/{domain}")])
@@ -237,10 +243,10 @@ async def test_refusals_in_the_form_of_another_protocol_match_the_document(
 ) -> None:
     async with Rig(tmp_path) as rig:
         document = await rig.ok("GET", "/api/openapi.json")
-        refused = await rig.http.request(method, path.format(domain="dom_none"))
-    assert refused.is_client_error
-    response = document["paths"][path][method.lower()]["responses"][str(refused.status_code)]
+        refusal = await rig.http.request(method, path.format(domain="dom_none"))
+    assert refusal.is_client_error
+    response = document["paths"][path][method.lower()]["responses"][str(refusal.status_code)]
     if "$ref" in response:
         response = document["components"]["responses"][response["$ref"].rpartition("/")[2]]
     schema = {**response["content"]["application/json"]["schema"], "components": document["components"]}
-    Draft202012Validator(schema).validate(refused.json())
+    Draft202012Validator(schema).validate(refusal.json())

@@ -15,10 +15,13 @@ def path_of(domain: str, document: str) -> str:
 
 async def test_a_member_gets_the_original_by_its_name_and_no_browser_runs_it(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         name = '请假 "Leave"; x=é.md'
         document = await rig.upload(domain, name, TEXT)
-        member, stranger = await make_key(rig, "ann", "member", domain), await make_key(rig, "bob", "member", other)
+        member, stranger = (
+            await make_key(rig, "ann", "member", domain),
+            await make_key(rig, "bob", "member", other_domain),
+        )
         answer = await rig.http.get(path_of(domain, document["id"]), headers=bearer(member))
         assert (answer.status_code, answer.content) == (200, TEXT)
         assert answer.headers["content-type"] == document["mediaType"]
@@ -31,9 +34,9 @@ async def test_a_member_gets_the_original_by_its_name_and_no_browser_runs_it(tmp
         assert "sandbox" in policy
         assert "default-src 'none'" in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
-        for key, domain_named in ((stranger, domain), (stranger, other)):
-            refused = await rig.http.get(path_of(domain_named, document["id"]), headers=bearer(key))
-            assert refused.status_code == 404
+        for key, domain_named in ((stranger, domain), (stranger, other_domain)):
+            refusal = await rig.http.get(path_of(domain_named, document["id"]), headers=bearer(key))
+            assert refusal.status_code == 404
 
 
 RANGES: tuple[tuple[str, int, bytes | None], ...] = (
@@ -56,30 +59,34 @@ async def test_a_range_request_gets_its_range(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)
-        for asked, status, shown in RANGES:
-            answer = await rig.http.get(path_of(domain, document["id"]), headers={"range": asked})
-            assert answer.status_code == status, asked[:40]
+        for range_header, status, expected in RANGES:
+            answer = await rig.http.get(path_of(domain, document["id"]), headers={"range": range_header})
+            assert answer.status_code == status, range_header[:40]
             assert answer.headers["accept-ranges"] == "bytes"
-            if shown is None:
+            if expected is None:
                 assert answer.headers["content-range"] == f"bytes */{len(TEXT)}"
                 assert answer.content == b""
                 continue
-            assert answer.content == shown, asked[:40]
-            assert answer.headers["content-length"] == str(len(shown))
+            assert answer.content == expected, range_header[:40]
+            assert answer.headers["content-length"] == str(len(expected))
             if status == 206:
-                start = TEXT.rindex(shown) if asked.startswith("bytes=-") else int(asked[6:].partition("-")[0])
-                assert answer.headers["content-range"] == f"bytes {start}-{start + len(shown) - 1}/{len(TEXT)}"
+                start = (
+                    TEXT.rindex(expected)
+                    if range_header.startswith("bytes=-")
+                    else int(range_header[6:].partition("-")[0])
+                )
+                assert answer.headers["content-range"] == f"bytes {start}-{start + len(expected) - 1}/{len(TEXT)}"
 
 
 async def test_a_file_that_was_deleted_or_became_a_link_is_not_shown(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)
-        stored = rig.settings.workspaces / domain / "documents" / "a.md"
-        stored.unlink()
+        file = rig.settings.workspaces / domain / "documents" / "a.md"
+        file.unlink()
         assert (await rig.refused("GET", path_of(domain, document["id"])))[:2] == (404, "FILE_NOT_FOUND")
         outside = tmp_path / "outside"
         outside.write_bytes(b"of others")
-        stored.symlink_to(outside)
+        file.symlink_to(outside)
         assert (await rig.refused("GET", path_of(domain, document["id"])))[:2] == (404, "FILE_NOT_FOUND")
         assert (await rig.refused("GET", path_of(domain, "doc_x")))[:2] == (404, "DOCUMENT_NOT_FOUND")

@@ -34,8 +34,11 @@ LOOK_ALIKES = [
 
 async def preflight(rig: Rig, origin: str, method: str = "POST", path: str = "/api/conversations") -> httpx2.Response:
     """Send a browser's preflight request for a request with a key, without the key."""
-    asked = {"access-control-request-method": method, "access-control-request-headers": "authorization,x-acme-trace"}
-    return await rig.http.request("OPTIONS", path, headers={"origin": origin, **asked, "authorization": ""})
+    request_headers = {
+        "access-control-request-method": method,
+        "access-control-request-headers": "authorization,x-acme-trace",
+    }
+    return await rig.http.request("OPTIONS", path, headers={"origin": origin, **request_headers, "authorization": ""})
 
 
 @pytest.mark.parametrize("origin", SERVED)
@@ -43,12 +46,12 @@ async def test_a_page_of_a_listed_origin_can_send_and_read(tmp_path: Path, origi
     async with Rig(tmp_path, say("Yes."), allowed_origins=LISTED) as rig:
         key = await make_key(rig, "ann", "operator")
         conversation = await rig.conversation()
-        asked = await preflight(rig, origin)
-        assert asked.status_code == 204
-        assert asked.headers["access-control-allow-origin"] == origin
-        assert asked.headers["access-control-allow-credentials"] == "true"
-        assert "PATCH" in asked.headers["access-control-allow-methods"]
-        assert asked.headers["access-control-allow-headers"] == "authorization,x-acme-trace"
+        response = await preflight(rig, origin)
+        assert response.status_code == 204
+        assert response.headers["access-control-allow-origin"] == origin
+        assert response.headers["access-control-allow-credentials"] == "true"
+        assert "PATCH" in response.headers["access-control-allow-methods"]
+        assert response.headers["access-control-allow-headers"] == "authorization,x-acme-trace"
         answers = [
             await rig.http.get("/api/domains", headers={"origin": origin, **bearer(key)}),
             await rig.http.get("/api/domains", headers={"origin": origin, "authorization": ""}),
@@ -60,7 +63,7 @@ async def test_a_page_of_a_listed_origin_can_send_and_read(tmp_path: Path, origi
             ),
         ]
         assert [answer.status_code for answer in answers] == [200, 401, 404, 200]
-        for answer in (asked, *answers):
+        for answer in (response, *answers):
             assert answer.headers.get_list("access-control-allow-origin") == [origin]
             assert answer.headers["access-control-allow-credentials"] == "true"
             assert "origin" in answer.headers["vary"].split(", ")
@@ -76,16 +79,16 @@ async def test_a_lookalike_origin_is_refused_with_the_name_of_the_setting(tmp_pa
     async with Rig(tmp_path, allowed_origins=LISTED) as rig:
         key = await make_key(rig, "ann", "operator")
         for pages, origin in enumerate(LOOK_ALIKES, 1):
-            given = {"origin": origin, **bearer(key)}
-            status, code, message = await rig.refused("POST", "/api/domains", {"name": "x"}, headers=given)
+            headers = {"origin": origin, **bearer(key)}
+            status, code, message = await rig.refused("POST", "/api/domains", {"name": "x"}, headers=headers)
             assert (origin, status, code) == (origin, 403, "FORBIDDEN")
             assert "AGENTIC_RAG_ALLOWED_ORIGINS" in message
-            asked = await preflight(rig, origin)
-            assert asked.status_code == 403
-            names = {name: value for name, value in asked.headers.items() if name.startswith("access-control-")}
+            response = await preflight(rig, origin)
+            assert response.status_code == 403
+            names = {name: value for name, value in response.headers.items() if name.startswith("access-control-")}
             assert names == {"access-control-allow-origin": "add-this-origin-to-AGENTIC_RAG_ALLOWED_ORIGINS"}
-            twice = [("origin", SERVED[0]), ("origin", origin), *bearer(key).items()]
-            assert (await rig.http.get("/api/domains", headers=twice)).status_code == 403
+            two_origins = [("origin", SERVED[0]), ("origin", origin), *bearer(key).items()]
+            assert (await rig.http.get("/api/domains", headers=two_origins)).status_code == 403
             assert await rig.ok("GET", "/api/domains") == {"items": []}
             assert await count_refused(rig, "anonymous", "FORBIDDEN") == 3 * pages
 
@@ -94,13 +97,13 @@ async def test_a_socket_opens_only_for_a_listed_origin(tmp_path: Path) -> None:
     async with Rig(tmp_path, allowed_origins=LISTED) as rig, serving(rig.application.app) as address:
         key = await make_key(rig, "ann", "operator")
         for origin in (*SERVED, f"http://{address}"):
-            async with socket(address, key=key, origin=origin) as opened:
-                assert await opened.ask("ping") == {"type": "pong"}
+            async with socket(address, key=key, origin=origin) as client:
+                assert await client.ask("ping") == {"type": "pong"}
         for origin in ("http://app.example", "https://app.example.evil.example", "null"):
-            with pytest.raises(InvalidStatus) as refused:
+            with pytest.raises(InvalidStatus) as exc_info:
                 async with socket(address, key=key, origin=origin):
                     pass
-            assert refused.value.response.status_code == 403
+            assert exc_info.value.response.status_code == 403
 
 
 async def test_a_development_proxy_that_changes_the_host_works_with_its_origin_listed(tmp_path: Path) -> None:
@@ -122,7 +125,11 @@ def test_an_invalid_origin_cannot_be_listed(text: str) -> None:
 
 async def test_a_preflight_of_odd_header_names_is_answered_without_them(tmp_path: Path) -> None:
     async with Rig(tmp_path, allowed_origins=LISTED) as rig:
-        asked = {"origin": SERVED[0], "access-control-request-method": "GET", "access-control-request-headers": "a: b"}
-        answer = await rig.http.request("OPTIONS", "/api/domains", headers=asked)
+        headers = {
+            "origin": SERVED[0],
+            "access-control-request-method": "GET",
+            "access-control-request-headers": "a: b",
+        }
+        answer = await rig.http.request("OPTIONS", "/api/domains", headers=headers)
         assert answer.status_code == 204
         assert "access-control-allow-headers" not in answer.headers

@@ -75,7 +75,7 @@ def answer(scripts: Scripts, request: ModelRequest) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StreamContent:
     """The content of a stream about a turn, as far as its format allows.
 
     ``cited``: the citations in the text, as document and chunk, which some formats do not name; ``listed``: those at
@@ -92,143 +92,143 @@ def cited_by(references: Iterable[Json], document: str = "documentId", chunk: st
     return {(reference[document], reference.get(chunk)) for reference in references}
 
 
-def own(items: Iterable[Json], field: str = "agent") -> list[Json]:
+def keep_main_agent(items: Iterable[Json], field: str = "agent") -> list[Json]:
     """Return the main agent's events."""
-    return [each for each in items if not each.get(field)]
+    return [item for item in items if not item.get(field)]
 
 
-def from_native(events: list[Json]) -> Told:
-    mine = own(events)
-    assert mine[-1]["type"] == "done"
-    return Told(
-        "".join(each["text"] for each in mine if each["type"] == "text"),
-        cited_by(each for each in mine if each["type"] == "source_reference"),
-        cited_by(mine[-1]["references"]),
-        [(each["toolName"], each["arguments"]) for each in mine if each["type"] == "tool_call"],
+def from_native(events: list[Json]) -> StreamContent:
+    own_events = keep_main_agent(events)
+    assert own_events[-1]["type"] == "done"
+    return StreamContent(
+        "".join(event["text"] for event in own_events if event["type"] == "text"),
+        cited_by(event for event in own_events if event["type"] == "source_reference"),
+        cited_by(own_events[-1]["references"]),
+        [(event["toolName"], event["arguments"]) for event in own_events if event["type"] == "tool_call"],
     )
 
 
-def from_observable(events: list[Json]) -> Told:
-    mine = own(events)
-    assert mine[-1]["type"] == "done"
-    return Told(
-        "".join(each["text"] for each in mine if each["type"] == "text"),
-        cited_by((each for each in mine if each["type"] == "source_reference"), "document_id", "chunk_id"),
-        cited_by(mine[-1]["references"], "document_id", "chunk_id"),
-        [(each["tool_name"], each["arguments"]) for each in mine if each["type"] == "tool_call"],
+def from_observable(events: list[Json]) -> StreamContent:
+    own_events = keep_main_agent(events)
+    assert own_events[-1]["type"] == "done"
+    return StreamContent(
+        "".join(event["text"] for event in own_events if event["type"] == "text"),
+        cited_by((event for event in own_events if event["type"] == "source_reference"), "document_id", "chunk_id"),
+        cited_by(own_events[-1]["references"], "document_id", "chunk_id"),
+        [(event["tool_name"], event["arguments"]) for event in own_events if event["type"] == "tool_call"],
     )
 
 
-def from_message(said: list[tuple[str, Any]]) -> Told:
-    assert said[-1][0] == "message_complete"
-    return Told(
-        "".join(data["delta"] for kind, data in said if kind == "content_delta"),
-        cited_by(data for kind, data in said if kind == "source_reference"),
+def from_message(pairs: list[tuple[str, Any]]) -> StreamContent:
+    assert pairs[-1][0] == "message_complete"
+    return StreamContent(
+        "".join(data["delta"] for kind, data in pairs if kind == "content_delta"),
+        cited_by(data for kind, data in pairs if kind == "source_reference"),
     )
 
 
-def from_agentx(said: list[tuple[str, Any]]) -> Told:
-    (done,) = [frame["data"] for kind, frame in said if kind == "message_complete"]
-    executing = own(frame["data"] for kind, frame in said if kind == "tool_executing")
-    return Told(
-        "".join(frame["data"]["text"] for kind, frame in said if kind == "text_delta"),
+def from_agentx(pairs: list[tuple[str, Any]]) -> StreamContent:
+    (final,) = [frame["data"] for kind, frame in pairs if kind == "message_complete"]
+    executing = keep_main_agent(frame["data"] for kind, frame in pairs if kind == "tool_executing")
+    return StreamContent(
+        "".join(frame["data"]["text"] for kind, frame in pairs if kind == "text_delta"),
         None,
-        cited_by(done["references"]),
-        [(each["toolName"], each["arguments"]) for each in executing],
+        cited_by(final["references"]),
+        [(call["toolName"], call["arguments"]) for call in executing],
     )
 
 
-def from_knowledge(said: list[tuple[str, Any]]) -> Told:
-    kind, done = said[-1]
+def from_knowledge(pairs: list[tuple[str, Any]]) -> StreamContent:
+    kind, final = pairs[-1]
     assert kind == "done"
-    text = "".join(data for kind, data in said if kind == "chunk")
-    marked = {f"[[{reference['entityName']}]]" for reference in done["references"]}
-    assert {mark for mark in marked if text.count(mark) == 1} == marked
-    for mark in marked:
+    text = "".join(data for kind, data in pairs if kind == "chunk")
+    marks = {f"[[{reference['entityName']}]]" for reference in final["references"]}
+    assert {mark for mark in marks if text.count(mark) == 1} == marks
+    for mark in marks:
         text = text.replace(mark, "")
-    return Told(text, None, cited_by(done["references"], "entityId"))
+    return StreamContent(text, None, cited_by(final["references"], "entityId"))
 
 
-def from_chat(said: list[tuple[str, Any]]) -> Told:
-    parts = [data for _, data in said[:-1]]
-    assert (said[-1][1], parts[-1]["type"]) == ("[DONE]", "done")
-    done = parts[-1]["data"]
+def from_chat(pairs: list[tuple[str, Any]]) -> StreamContent:
+    parts = [data for _, data in pairs[:-1]]
+    assert (pairs[-1][1], parts[-1]["type"]) == ("[DONE]", "done")
+    final = parts[-1]["data"]
     text = "".join(part["data"]["content"] for part in parts if part["type"] == "text")
-    assert done["final_message"] == {"role": "assistant", "content": text}
-    calls = [(tool_call["tool_name"], tool_call["arguments"]) for tool_call in done["tool_calls"]]
-    return Told(text, None, cited_by(done["references"], "document_id"), calls)
+    assert final["final_message"] == {"role": "assistant", "content": text}
+    calls = [(tool_call["tool_name"], tool_call["arguments"]) for tool_call in final["tool_calls"]]
+    return StreamContent(text, None, cited_by(final["references"], "document_id"), calls)
 
 
-def from_ag_ui(said: list[tuple[str, Any]]) -> Told:
-    events = own((data for _, data in said), "subagentRunId")
+def from_ag_ui(pairs: list[tuple[str, Any]]) -> StreamContent:
+    events = keep_main_agent((data for _, data in pairs), "subagentRunId")
     assert events[-1]["type"] == "RUN_FINISHED"
     names = {event["toolCallId"]: event["toolCallName"] for event in events if event["type"] == "TOOL_CALL_START"}
     arguments = dict.fromkeys(names, "")
     for event in events:
         if event["type"] == "TOOL_CALL_ARGS":
             arguments[event["toolCallId"]] += event["delta"]
-    return Told(
-        "".join(each["delta"] for each in events if each["type"] == "TEXT_MESSAGE_CONTENT"),
+    return StreamContent(
+        "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT"),
         cited_by(event["value"] for event in events if event.get("name") == "source_reference"),
         cited_by(events[-1]["result"]["references"]),
         [(name, orjson.loads(arguments[call])) for call, name in names.items()],
     )
 
 
-def from_ui_message(said: list[tuple[str, Any]]) -> Told:
-    parts = [data for _, data in said[:-1]]
-    assert (said[-1][1], parts[-1]["type"]) == ("[DONE]", "finish")
-    cited = [
+def from_ui_message(pairs: list[tuple[str, Any]]) -> StreamContent:
+    parts = [data for _, data in pairs[:-1]]
+    assert (pairs[-1][1], parts[-1]["type"]) == ("[DONE]", "finish")
+    citations = [
         citation["source"] for part in parts if part["type"] == "text-end" for citation in part.get("citations", ())
     ]
     sources = [part for part in parts if part["type"] == "source-document"]
-    return Told(
+    return StreamContent(
         "".join(part["delta"] for part in parts if part["type"] == "text-delta"),
-        cited_by(each["providerMetadata"]["agentic-rag"] for each in cited),
+        cited_by(source["providerMetadata"]["agentic-rag"] for source in citations),
         cited_by(source["providerMetadata"]["agentic-rag"] for source in sources),
         [(part["toolName"], part["input"]) for part in parts if part["type"] == "tool-input-available"],
     )
 
 
-def from_completion(said: list[tuple[str, Any]]) -> Told:
-    assert said[-1][1] == "[DONE]"
-    chunks = [data for _, data in said[:-1]]
+def from_completion(pairs: list[tuple[str, Any]]) -> StreamContent:
+    assert pairs[-1][1] == "[DONE]"
+    chunks = [data for _, data in pairs[:-1]]
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
-    more = chunks[-1]["agentic_rag"]
-    return Told(
+    extension = chunks[-1]["agentic_rag"]
+    return StreamContent(
         "".join(delta.get("content") or "" for delta in deltas),
-        cited_by(each["agentic_rag"] for delta in deltas for each in delta.get("annotations", ())),
-        cited_by(more["references"]),
-        [(each["toolName"], each["arguments"]) for each in own(more["toolCalls"])],
+        cited_by(annotation["agentic_rag"] for delta in deltas for annotation in delta.get("annotations", ())),
+        cited_by(extension["references"]),
+        [(call["toolName"], call["arguments"]) for call in keep_main_agent(extension["toolCalls"])],
     )
 
 
-def from_response(said: list[tuple[str, Any]]) -> Told:
-    kind, last = said[-1]
+def from_response(pairs: list[tuple[str, Any]]) -> StreamContent:
+    kind, last_data = pairs[-1]
     assert kind == "response.completed"
-    response = last["response"]
+    response = last_data["response"]
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
-    text = "".join(data["delta"] for kind, data in said if kind == "response.output_text.delta")
+    text = "".join(data["delta"] for kind, data in pairs if kind == "response.output_text.delta")
     assert "".join(part["text"] for part in parts) == text
     assert {note["file_id"] for part in parts for note in part["annotations"]} <= {
         reference["documentId"] for reference in response["agentic_rag"]["references"]
     }
-    made = [item for item in response["output"] if item["type"] == "mcp_call"]
-    assert len(made) == len(response["agentic_rag"]["toolCalls"])
-    return Told(
+    calls = [item for item in response["output"] if item["type"] == "mcp_call"]
+    assert len(calls) == len(response["agentic_rag"]["toolCalls"])
+    return StreamContent(
         text,
         {(note["file_id"], note["agentic_rag"]["chunkId"]) for part in parts for note in part["annotations"]},
         cited_by(response["agentic_rag"]["references"]),
-        [(each["toolName"], each["arguments"]) for each in own(response["agentic_rag"]["toolCalls"])],
+        [(call["toolName"], call["arguments"]) for call in keep_main_agent(response["agentic_rag"]["toolCalls"])],
     )
 
 
 # The doors
 
 
-def parsed(text: str) -> list[tuple[str, Any]]:
+def parse_stream(text: str) -> list[tuple[str, Any]]:
     """Return the names and the data of a stream's events."""
-    return [(each.event, _value(each.data)) for each in parse_sse(text)]
+    return [(event.event, _value(event.data)) for event in parse_sse(text)]
 
 
 def _value(data: str) -> Any:
@@ -238,7 +238,7 @@ def _value(data: str) -> Any:
 async def ask(rig: Rig, path: str, body: Json, headers: dict[str, str] | None = None) -> list[tuple[str, Any]]:
     response = await rig.http.post(path, json=body, headers=headers)
     assert response.status_code == 200, response.text
-    return parsed(response.text)
+    return parse_stream(response.text)
 
 
 async def by_stream(rig: Rig, domain: str, dialect: str) -> list[tuple[str, Any]]:
@@ -246,98 +246,98 @@ async def by_stream(rig: Rig, domain: str, dialect: str) -> list[tuple[str, Any]
     return await ask(rig, path, {"content": QUESTION})
 
 
-async def native_stream(rig: Rig, domain: str) -> Told:
+async def native_stream(rig: Rig, domain: str) -> StreamContent:
     return from_native([data for _, data in await by_stream(rig, domain, "native")])
 
 
-async def native_socket(rig: Rig, domain: str) -> Told:
+async def native_socket(rig: Rig, domain: str) -> StreamContent:
     conversation = await rig.conversation(domain)
     async with serving(rig.application.app) as address, client(address) as c:
         assert (await c.ask("message", conversationId=conversation, content=QUESTION))["type"] == "accepted"
         return from_native(await c.hear_turn())
 
 
-async def durable_stream(rig: Rig, domain: str) -> Told:
+async def durable_stream(rig: Rig, domain: str) -> StreamContent:
     path = f"/api/conversations/{await rig.conversation(domain)}/messages"
     turn = await rig.ok("POST", path, {"content": QUESTION}, headers={"accept": "application/json"})
     events: list[Json] = []
     params = {"offset": "-1", "live": "long-poll"}
     while True:
-        found = await rig.http.get(f"/api/turns/{turn['id']}/stream", params=params)
-        events += found.json() if found.status_code == 200 else []
-        if found.headers.get("stream-closed"):
+        response = await rig.http.get(f"/api/turns/{turn['id']}/stream", params=params)
+        events += response.json() if response.status_code == 200 else []
+        if response.headers.get("stream-closed"):
             return from_native(events)
-        params["offset"] = found.headers["stream-next-offset"]
+        params["offset"] = response.headers["stream-next-offset"]
 
 
-async def observable(rig: Rig, domain: str) -> Told:
+async def observable(rig: Rig, domain: str) -> StreamContent:
     return from_observable([data for _, data in await by_stream(rig, domain, "observable")])
 
 
-async def message(rig: Rig, domain: str) -> Told:
+async def message(rig: Rig, domain: str) -> StreamContent:
     return from_message(await by_stream(rig, domain, "message"))
 
 
-async def agentx(rig: Rig, domain: str) -> Told:
+async def agentx(rig: Rig, domain: str) -> StreamContent:
     return from_agentx(await by_stream(rig, domain, "agentx"))
 
 
-async def knowledge(rig: Rig, domain: str) -> Told:
-    made = await rig.ok("POST", "/api/conversation", {})
-    return from_knowledge(await ask(rig, f"/api/conversation/{made['id']}/message", {"content": QUESTION}))
+async def knowledge(rig: Rig, domain: str) -> StreamContent:
+    conversation = await rig.ok("POST", "/api/conversation", {})
+    return from_knowledge(await ask(rig, f"/api/conversation/{conversation['id']}/message", {"content": QUESTION}))
 
 
-async def chat(rig: Rig, domain: str) -> Told:
+async def chat(rig: Rig, domain: str) -> StreamContent:
     return from_chat(await ask(rig, "/api/v1/chat", {"message": QUESTION, "agent_id": domain}))
 
 
-async def ag_ui(rig: Rig, domain: str) -> Told:
+async def ag_ui(rig: Rig, domain: str) -> StreamContent:
     run = {"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "user", "content": QUESTION}]}
     return from_ag_ui(await ask(rig, f"/api/ag-ui/{domain}", run))
 
 
-async def ui_message(rig: Rig, domain: str) -> Told:
-    sent = {"id": "u", "role": "user", "parts": [{"type": "text", "text": QUESTION}]}
-    return from_ui_message(await ask(rig, f"/api/ui-message/{domain}", {"id": "c", "messages": [sent]}))
+async def ui_message(rig: Rig, domain: str) -> StreamContent:
+    message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": QUESTION}]}
+    return from_ui_message(await ask(rig, f"/api/ui-message/{domain}", {"id": "c", "messages": [message]}))
 
 
-async def completion(rig: Rig, domain: str) -> Told:
+async def completion(rig: Rig, domain: str) -> StreamContent:
     body = {"model": domain, "messages": [{"role": "user", "content": QUESTION}], "stream": True, "store": True}
     return from_completion(await ask(rig, "/v1/chat/completions", body))
 
 
-async def response(rig: Rig, domain: str) -> Told:
+async def response(rig: Rig, domain: str) -> StreamContent:
     body = {"model": domain, "input": QUESTION, "stream": True, "store": True}
     return from_response(await ask(rig, "/v1/responses", body, {"x-agentic-rag-items": "openai"}))
 
 
-async def _mcp(rig: Rig, domain: str, mode: Literal["auto", "legacy"]) -> Told:
-    shown = bearer(rig.application.access.local_key)
+async def _mcp(rig: Rig, domain: str, mode: Literal["auto", "legacy"]) -> StreamContent:
+    key_header = bearer(rig.application.access.local_key)
     async with (
         serving(rig.application.app) as address,
-        httpx2.AsyncClient(headers=shown, trust_env=False, timeout=30) as http,
+        httpx2.AsyncClient(headers=key_header, trust_env=False, timeout=30) as http,
         Client(streamable_http_client(f"http://{address}/mcp/{domain}", http_client=http), mode=mode) as mcp_client,
     ):
-        told = await mcp_client.call_tool("ask", {"question": QUESTION})
-    text, *links = told.content
+        result = await mcp_client.call_tool("ask", {"question": QUESTION})
+    text, *links = result.content
     assert isinstance(text, TextContent)
-    assert told.structured_content is not None
-    assert told.structured_content["answer"] == text.text
-    citations = told.structured_content["citations"]
-    linked = {link.uri.rpartition("/")[2] for link in links if isinstance(link, ResourceLink)}
-    assert linked == {citation["chunk_id"] for citation in citations}
-    return Told(text.text, cited_by(citations, "document_id", "chunk_id"))
+    assert result.structured_content is not None
+    assert result.structured_content["answer"] == text.text
+    citations = result.structured_content["citations"]
+    linked_chunks = {link.uri.rpartition("/")[2] for link in links if isinstance(link, ResourceLink)}
+    assert linked_chunks == {citation["chunk_id"] for citation in citations}
+    return StreamContent(text.text, cited_by(citations, "document_id", "chunk_id"))
 
 
-async def mcp(rig: Rig, domain: str) -> Told:
+async def mcp(rig: Rig, domain: str) -> StreamContent:
     return await _mcp(rig, domain, "auto")
 
 
-async def mcp_of_the_older_era(rig: Rig, domain: str) -> Told:
+async def mcp_of_the_older_era(rig: Rig, domain: str) -> StreamContent:
     return await _mcp(rig, domain, "legacy")
 
 
-DOORS: tuple[Callable[[Rig, str], Awaitable[Told]], ...] = (
+DOORS: tuple[Callable[[Rig, str], Awaitable[StreamContent]], ...] = (
     native_stream,
     native_socket,
     durable_stream,
@@ -356,12 +356,12 @@ DOORS: tuple[Callable[[Rig, str], Awaitable[Told]], ...] = (
 
 
 @asynccontextmanager
-async def at_home(folder: Path, scripts: Scripts) -> AsyncGenerator[tuple[Rig, str, dict[str, str]]]:
+async def open_default_domain(folder: Path, scripts: Scripts) -> AsyncGenerator[tuple[Rig, str, dict[str, str]]]:
     """Open a rig whose default domain has two documents; yield it, the domain, and the documents' ids by name."""
     async with Rig(folder) as rig:
         domain = await rig.domain(subRoleIds=["researcher", "assistant"])
-        made = [await rig.upload(domain, name, text) for name, text in (("Leave.md", LEAVE), ("Travel.md", TRAVEL))]
-        documents = {each["name"]: each["id"] for each in made}
+        uploads = [await rig.upload(domain, name, text) for name, text in (("Leave.md", LEAVE), ("Travel.md", TRAVEL))]
+        documents = {document["name"]: document["id"] for document in uploads}
     model = ScriptedModel(then=partial(answer, scripts))
     async with Rig(folder, instead=model, default_domain=domain) as rig:
         yield rig, domain, documents
@@ -369,25 +369,25 @@ async def at_home(folder: Path, scripts: Scripts) -> AsyncGenerator[tuple[Rig, s
 
 
 async def conversations(rig: Rig) -> set[str]:
-    listed = await rig.ok("GET", "/api/conversations", params={"pageSize": 100})
-    return {each["id"] for each in listed["items"]}
+    page = await rig.ok("GET", "/api/conversations", params={"pageSize": 100})
+    return {item["id"] for item in page["items"]}
 
 
-async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
+async def read_stored_turn(rig: Rig, conversation: str) -> tuple[Any, ...]:
     """Return the stored records of a conversation's only turn, without ids and times.
 
     The order in which two delegates end does not depend on the door, so their calls and passages are sorted and
     unnumbered.
     """
-    asked, answered = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+    question, answer = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
     calls = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
     names = ("documentId", "chunkId", "documentName", "citedText", "score", "page", "agent", "verified")
-    references = [{name: reference.get(name) for name in names} for reference in answered["references"]]
+    references = [{name: reference.get(name) for name in names} for reference in answer["references"]]
     return (
-        [(each["role"], each["content"]) for each in (asked, answered)],
+        [(message["role"], message["content"]) for message in (question, answer)],
         sorted(references, key=orjson.dumps),
         sorted(
-            ((each["agent"], each["toolName"], each["arguments"], each["status"]) for each in calls),
+            ((call["agent"], call["toolName"], call["arguments"], call["status"]) for call in calls),
             key=lambda call: orjson.dumps(call),
         ),
     )
@@ -401,27 +401,30 @@ async def stored(rig: Rig, conversation: str) -> tuple[Any, ...]:
     ],
 )
 async def test_every_endpoint_stores_and_announces_the_same_turn(tmp_path: Path, name: str) -> None:
-    async with at_home(tmp_path, SCRIPTS[name]) as (rig, domain, documents):
+    async with open_default_domain(tmp_path, SCRIPTS[name]) as (rig, domain, documents):
         first: tuple[Any, ...] | None = None
         for door in DOORS:
             before = await conversations(rig)
-            told = await door(rig, domain)
+            report = await door(rig, domain)
             (conversation,) = await conversations(rig) - before
-            kept = await stored(rig, conversation)
-            said, references, calls = first = first or kept
-            assert kept == first, door.__name__
-            assert said == [("user", QUESTION), ("assistant", ANSWER)]
+            stored_turn = await read_stored_turn(rig, conversation)
+            messages, references, calls = first = first or stored_turn
+            assert stored_turn == first, door.__name__
+            assert messages == [("user", QUESTION), ("assistant", ANSWER)]
             assert calls == STORED_CALLS[name]
             passages = {(reference["documentId"], reference["chunkId"]) for reference in references}
-            assert sorted(document for document, _ in passages) == sorted(documents[each] for each in SOURCES[name])
-            check_told(told, passages, name, door.__name__)
+            assert sorted(document for document, _ in passages) == sorted(documents[source] for source in SOURCES[name])
+            check_told(report, passages, name, door.__name__)
 
 
-def check_told(told: Told, passages: set[tuple[str, str]], name: str, door: str) -> None:
+def check_told(report: StreamContent, passages: set[tuple[str, str]], name: str, door: str) -> None:
     """Compare a stream's content with the stored and cited content."""
-    assert told.text == ANSWER, door
-    cited = {(document, None) for document, _ in passages} if door in WITHOUT_CHUNKS else passages
-    assert [each for each in (told.cited, told.listed) if each is not None] in ([cited], [cited, cited]), door
-    if told.calls is not None:
-        mine = [(tool, arguments) for agent, tool, arguments, _ in STORED_CALLS[name] if not agent]
-        assert sorted(told.calls, key=orjson.dumps) == mine, door
+    assert report.text == ANSWER, door
+    expected = {(document, None) for document, _ in passages} if door in WITHOUT_CHUNKS else passages
+    assert [references for references in (report.cited, report.listed) if references is not None] in (
+        [expected],
+        [expected, expected],
+    ), door
+    if report.calls is not None:
+        main_calls = [(tool, arguments) for agent, tool, arguments, _ in STORED_CALLS[name] if not agent]
+        assert sorted(report.calls, key=orjson.dumps) == main_calls, door

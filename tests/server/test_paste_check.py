@@ -69,15 +69,15 @@ async def test_a_pasted_file_of_four_servers_is_one_report_and_only_accepted_one
         status, code, message = await rig.refused("POST", path, {"document": text, "accept": ["files", "new"]})
         assert (status, code) == (422, "VALIDATION_ERROR")
         assert message.startswith("mcpServers.new: ")
-        saved = await rig.ok("POST", path, {"document": text, "accept": ["ready", "files"]})
-        assert saved["names"] == ["ready", "files"]
-        stored = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
-        assert {name for name, each in stored.items() if each["origin"] == "user"} == {"ready", "files"}
-        assert stored["files"]["args"][-1] == "."
+        accepted = await rig.ok("POST", path, {"document": text, "accept": ["ready", "files"]})
+        assert accepted["names"] == ["ready", "files"]
+        servers = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
+        assert {name for name, server in servers.items() if server["origin"] == "user"} == {"ready", "files"}
+        assert servers["files"]["args"][-1] == "."
 
 
 async def test_all_problems_of_an_entry_are_reported_at_once_and_affect_no_other(tmp_path: Path) -> None:
-    odd = {
+    invalid_entry = {
         "type": "carrier-pigeon",
         "command": "npx",
         "args": ["-y", "x", 3.5, None, {"a": 1}, "--api-key", "sk-0123456789abcdef0123"],
@@ -88,7 +88,7 @@ async def test_all_problems_of_an_entry_are_reported_at_once_and_affect_no_other
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         new = {"command": "npx", "args": ["-y", "@acme/new@1.0.0"]}
-        rows = await check(rig, domain, json.dumps({"odd": odd, "promptx": new, "none": None, "new": new}))
+        rows = await check(rig, domain, json.dumps({"odd": invalid_entry, "promptx": new, "none": None, "new": new}))
         paths = [problem["path"].removeprefix("mcpServers.odd.") for problem in rows["odd"]["problems"]]
         assert paths == ["type", "args.3", "args.4", "args.4", "env.1", "env.BAD", "disabled", "timeout"]
         assert rows["odd"]["problems"][0]["value"] == "carrier-pigeon"
@@ -105,7 +105,7 @@ UNREADABLE: list[tuple[str | bytes, str]] = [
     ('{"a": {"command": "x"} "b": 1}', "line 1, column 24: a comma or a closing bracket is missing"),
     ('{\n"a": 1, /* open', "line 2, column 9: this comment has no end"),
     ('{"a": {"command": "C:\\Users"}}', "a backslash in a text is written twice"),
-    (json.dumps({f"s{at}": {"command": "x"} for at in range(10_000)}), "10000 servers; at most 100"),
+    (json.dumps({f"s{index}": {"command": "x"} for index in range(10_000)}), "10000 servers; at most 100"),
     ("[" * 100_000, "nested too deep"),
     ("{}", "there is no server in this document"),
     ('{"mcpServers": []}', "there is no server in this document"),
@@ -156,8 +156,8 @@ async def test_the_saveable_one_of_two_rows_with_one_name_can_be_added(tmp_path:
         assert [(row["name"], row["saveable"]) for row in rows.values()] == [("my-server", True), ("my-server", False)]
         path = f"/api/domains/{domain}/mcp-servers/add"
         await rig.ok("POST", path, {"document": text, "accept": ["my-server"]})
-        stored = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
-        assert stored["my-server"]["url"] == "https://one.example.org/mcp"
+        servers = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
+        assert servers["my-server"]["url"] == "https://one.example.org/mcp"
 
 
 @pytest.mark.parametrize("folder", ["/etc", "~/notes", "C:\\Users\\me", "../other", "${workspaceFolder}", "file:///x"])
@@ -198,8 +198,8 @@ async def test_a_patch_answers_with_every_problem(tmp_path: Path) -> None:
         problems = error["details"]["problems"]
         paths = {problem["path"] for problem in problems}
         assert all(problem["message"] for problem in problems)
-        wanted = ("colour", "maxSteps", "language", "temperature", "subRoleIds.1", "memory.extract")
-        assert {f"settings.{each}" for each in wanted} <= paths
+        keys = ("colour", "maxSteps", "language", "temperature", "subRoleIds.1", "memory.extract")
+        assert {f"settings.{key}" for key in keys} <= paths
         assert {"settings.variables.1", "settings.variables.B", "settings.toolPolicy.a", "name"} <= {
             ".".join(path.split(".")[:3]) for path in paths
         }
@@ -207,5 +207,7 @@ async def test_a_patch_answers_with_every_problem(tmp_path: Path) -> None:
         assert "settings.mcpServers.b.headers.bad name" in paths
         assert "settings.mcpServers.c.command" in paths
         assert error["message"].startswith(f"{problems[0]['path']}: ")
-        one = await rig.http.patch(f"/api/domains/{domain}", json={"settings": {"maxSteps": 0}})
-        assert [each["path"] for each in one.json()["error"]["details"]["problems"]] == ["settings.maxSteps"]
+        patch_response = await rig.http.patch(f"/api/domains/{domain}", json={"settings": {"maxSteps": 0}})
+        assert [problem["path"] for problem in patch_response.json()["error"]["details"]["problems"]] == [
+            "settings.maxSteps"
+        ]

@@ -38,7 +38,7 @@ TELLING = ("10.0.0.7", "5432", "/srv", "asyncpg", "FATAL", "qdrant", "127.0.0.1:
 FAILURES = [StorageUnavailable, StorageFull, StorageDamaged, WorkspaceUnavailable, SearchUnavailable]
 
 
-def tells(text: str) -> list[str]:
+def list_internal_words(text: str) -> list[str]:
     return [word for word in TELLING if word in text]
 
 
@@ -46,13 +46,13 @@ def tells(text: str) -> list[str]:
 def test_a_refusal_gives_its_reason_to_operators_only(kind: type[AgenticRagError]) -> None:
     error = kind(ADDRESS)
     member, operator = replies.refusal(error, "r"), replies.refusal(error, "r", whole=True)
-    assert tells(bytes(member.body).decode()) == []
-    assert tells(bytes(operator.body).decode())
+    assert list_internal_words(bytes(member.body).decode()) == []
+    assert list_internal_words(bytes(operator.body).decode())
     frame = frames.refuse(error, {}, lambda body: body, whole=False)
-    assert (frame.code, tells(frame.message)) == (error.code, [])
+    assert (frame.code, list_internal_words(frame.message)) == (error.code, [])
     event = ag_ui_socket.refusal_event(error, "r", lambda body: body, whole=False)
-    assert (event["code"], tells(to_text(event))) == (error.code, [])
-    assert tells(to_text(ag_ui_socket.refusal_event(error, "r", lambda body: body, whole=True)))
+    assert (event["code"], list_internal_words(to_text(event))) == (error.code, [])
+    assert list_internal_words(to_text(ag_ui_socket.refusal_event(error, "r", lambda body: body, whole=True)))
     assert error.plain.endswith(".")
 
 
@@ -73,21 +73,21 @@ async def test_the_page_of_a_failed_sign_in_gives_its_reason_to_operators_only(o
     routes = OAuthRoutes(NoStore(), Directory.__new__(Directory))
     page = await OAuthRoutes.callback.handler(routes, request=request, caller=caller)
     assert isinstance(page, HTMLResponse)
-    assert bool(tells(bytes(page.body).decode())) is operator
+    assert bool(list_internal_words(bytes(page.body).decode())) is operator
 
 
 @pytest.mark.parametrize("kind", [StorageUnavailable, StorageFull, StorageDamaged])
 def test_followers_of_a_turn_see_that_it_waits_without_the_stores_address(kind: type[StorageFull]) -> None:
     notice = Stall(kind(ADDRESS)).notice
-    assert (notice.code, tells(notice.message)) == ("STORAGE_STALLED", [])
+    assert (notice.code, list_internal_words(notice.message)) == ("STORAGE_STALLED", [])
     assert "Nothing is lost" in notice.message
 
 
 async def test_a_member_sees_plain_notices_of_retries_and_an_unavailable_index(tmp_path: Path) -> None:
-    told: list[str] = []
+    texts: list[str] = []
 
     def answer(request: ModelRequest) -> Step:
-        told.extend(plain_text(block["content"]) for block in request.messages[-1]["content"] if "content" in block)
+        texts.extend(plain_text(block["content"]) for block in request.messages[-1]["content"] if "content" in block)
         return say("It is away.")
 
     slow = ModelError(
@@ -97,16 +97,16 @@ async def test_a_member_sees_plain_notices_of_retries_and_an_unavailable_index(t
     async with Rig(tmp_path, *steps, qdrant_url="http://127.0.0.1:9") as rig:
         domain = await rig.domain()
         key = bearer(await make_key(rig, "mia", "member", domain))
-        made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=key)
-        path = f"/api/conversations/{made['id']}/messages"
+        conversation = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=key)
+        path = f"/api/conversations/{conversation['id']}/messages"
         text = (await rig.http.post(path, json={"content": "Leave?"}, headers=key)).text
         events = events_of(text)
         (retrying,) = [event for event in events if event["type"] == "retrying"]
         assert retrying["reason"]
         assert events[-1]["type"] == "done"
-        assert tells(text) == []
-        assert told
-        assert tells(" ".join(told)) == []
+        assert list_internal_words(text) == []
+        assert texts
+        assert list_internal_words(" ".join(texts)) == []
         chunk = f"/api/domains/{domain}/chunks/00000000-0000-0000-0000-000000000000"
         status, code, message = await rig.refused("GET", chunk, headers=key)
-        assert (status, code, tells(message)) == (503, "INDEX_UNAVAILABLE", [])
+        assert (status, code, list_internal_words(message)) == (503, "INDEX_UNAVAILABLE", [])

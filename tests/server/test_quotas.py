@@ -19,9 +19,9 @@ async def upload(rig: Rig, domain: str, name: str, content: bytes, **params: str
     return answer.status_code, answer.json()
 
 
-async def used(rig: Rig, domain: str) -> dict[str, tuple[int, int]]:
+async def read_quotas(rig: Rig, domain: str) -> dict[str, tuple[int, int]]:
     items = (await rig.ok("GET", f"/api/domains/{domain}/quotas"))["items"]
-    return {each["noun"]: (each["used"], each["limit"]) for each in items}
+    return {item["noun"]: (item["used"], item["limit"]) for item in items}
 
 
 def files(rig: Rig, domain: str) -> Sequence[str]:
@@ -31,7 +31,7 @@ def files(rig: Rig, domain: str) -> Sequence[str]:
 
 async def test_documents_have_a_number_and_a_size(tmp_path: Path) -> None:
     async with Rig(tmp_path, quota_documents=2, quota_document_bytes=1000) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         assert (await upload(rig, domain, "a.md", b"# A\n\nOne."))[0] == 202
         status, answer = await upload(rig, domain, "big.md", b"x" * 1000)
         assert (status, answer["error"]["code"]) == (409, "QUOTA_EXCEEDED")
@@ -40,10 +40,10 @@ async def test_documents_have_a_number_and_a_size(tmp_path: Path) -> None:
         status, answer = await upload(rig, domain, "c.md", b"# C\n\nThree.")
         assert (status, answer["error"]["details"]) == (409, {"noun": "documents", "limit": 2})
         assert files(rig, domain) == ["a.md", "b.md"]
-        assert (await upload(rig, other, "c.md", b"# C\n\nThree."))[0] == 202
-        held = await used(rig, domain)
-        assert held["documents"] == (2, 2)
-        assert held["documentBytes"] == (18, 1000)
+        assert (await upload(rig, other_domain, "c.md", b"# C\n\nThree."))[0] == 202
+        quotas = await read_quotas(rig, domain)
+        assert quotas["documents"] == (2, 2)
+        assert quotas["documentBytes"] == (18, 1000)
 
 
 async def test_a_file_in_the_folder_waits_for_free_quota(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ async def test_a_file_in_the_folder_waits_for_free_quota(tmp_path: Path) -> None
         (rig.settings.workspaces / domain / "documents" / "b.md").write_text("# B\n\nTwo.")
         scan = rig.application.business.documents.rescan
         assert await scan(domain) == 0
-        assert (await used(rig, domain))["documents"] == (1, 1)
+        assert (await read_quotas(rig, domain))["documents"] == (1, 1)
         await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
         assert await scan(domain) == 1
 
@@ -71,7 +71,7 @@ async def test_concurrently_created_conversations_keep_the_limit(tmp_path: Path)
             for _ in range(10):
                 tasks.start_soon(begin)
         assert sorted(codes) == [201] * 3 + [409] * 7
-        assert (await used(rig, domain))["conversations"] == (3, 3)
+        assert (await read_quotas(rig, domain))["conversations"] == (3, 3)
 
 
 async def test_a_full_memory_refuses_the_whole_batch_and_the_model_reads_why(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ async def test_a_full_memory_refuses_the_whole_batch_and_the_model_reads_why(tmp
 
 async def test_quotas_are_shown_to_admins_of_the_domain_only(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         admin, member = await make_key(rig, "ann", "admin", domain), await make_key(rig, "max", "member", domain)
         answers = [
-            (await rig.http.get(f"/api/domains/{each}/quotas", headers=bearer(key))).status_code
-            for each, key in ((domain, admin), (domain, member), (other, admin))
+            (await rig.http.get(f"/api/domains/{domain_id}/quotas", headers=bearer(key))).status_code
+            for domain_id, key in ((domain, admin), (domain, member), (other_domain, admin))
         ]
         assert answers == [200, 403, 404]

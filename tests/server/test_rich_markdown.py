@@ -12,7 +12,7 @@ from agentic_rag.conversations.message_math import MAX_FORMULA
 from tests.growth import growth
 
 
-def words(fragment: str) -> str:
+def text_of(fragment: str) -> str:
     """Return the text of a fragment as a reader sees it."""
     return html.unescape(re.sub(r"<[^>]+>", "", fragment))
 
@@ -33,13 +33,13 @@ def test_code_has_colours_and_keeps_its_text(language: str) -> None:
     fragment = to_html(f"```{language}\n{code}```")
     assert f'<code class="language-{language}">' in fragment
     assert set(re.findall(r'<span class="hl-(\w)">', fragment)) == kinds
-    assert words(fragment) == f"{code}\n"
+    assert text_of(fragment) == f"{code}\n"
 
 
 @pytest.mark.parametrize("language", sorted(LANGUAGES))
 def test_every_language_version_keeps_any_text(language: str) -> None:
     code = '<a href="x">\'b\' & {{c}}\n\t\\ " ` $ # // /* 1.5e3 -- é 中 \x0b \u2028 end\n'
-    assert words(to_html(f"```{language}\n{code}```")) == f"{code}\n"
+    assert text_of(to_html(f"```{language}\n{code}```")) == f"{code}\n"
 
 
 UNITS = ["{", "<a ", "'\\", "/", "a ", "#"]
@@ -70,11 +70,11 @@ def test_long_code_and_code_in_unknown_languages_have_no_colours() -> None:
     for code in ("x = 1\n" * (MAX_HIGHLIGHTED // 6 + 1), "1 " * 300 + "\n", "x = 1\n" + "\n" * 30):
         fragment = to_html(f"```python\n{code}```")
         assert "<span" not in fragment
-        assert words(fragment) == f"{code}\n"
+        assert text_of(fragment) == f"{code}\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("Area $a^2$.", '<p>Area <math display="inline"><mrow><msup><mi>a</mi><mn>2</mn></msup></mrow></math>.</p>'),
         (r"Area \(a^2\).", "<msup><mi>a</mi><mn>2</mn></msup>"),
@@ -86,8 +86,8 @@ def test_long_code_and_code_in_unknown_languages_have_no_colours() -> None:
         (r"$\text{if } x < y$", "<mo>&lt;</mo>"),
     ],
 )
-def test_formulas_are_mathml(text: str, wanted: str) -> None:
-    assert wanted in to_html(text)
+def test_formulas_are_mathml(text: str, expected: str) -> None:
+    assert expected in to_html(text)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_formulas_are_mathml(text: str, wanted: str) -> None:
 def test_amounts_of_money_are_not_formulas(text: str) -> None:
     fragment = to_html(text)
     assert "<math" not in fragment
-    assert words(fragment).strip() == text.replace("`", "").replace("\\", "")
+    assert text_of(fragment).strip() == text.replace("`", "").replace("\\", "")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_amounts_of_money_are_not_formulas(text: str) -> None:
 def test_a_formula_that_cannot_be_rendered_is_shown_as_its_source(latex: str) -> None:
     fragment = to_html(f"$${latex}$$")
     assert "<math" not in fragment
-    assert words(fragment).strip() == latex
+    assert text_of(fragment).strip() == latex
 
 
 def test_tasks_footnotes_and_definitions_are_recognised() -> None:

@@ -53,14 +53,14 @@ async def test_events_are_sent_with_their_ids_and_the_body_is_closed() -> None:
 
 
 async def test_a_client_that_disconnects_ends_only_its_reader() -> None:
-    closed = anyio.Event()
+    ended = anyio.Event()
 
     async def events() -> AsyncGenerator[AgentEvent, None]:
         try:
             yield event(1)
             await anyio.sleep_forever()
         finally:
-            closed.set()
+            ended.set()
 
     peer = Peer()
     with anyio.fail_after(240):
@@ -68,7 +68,7 @@ async def test_a_client_that_disconnects_ends_only_its_reader() -> None:
             tasks.start_soon(EventStream(events(), get_dialect("native")), SCOPE, peer.receive, peer.send)
             await peer.got_body.wait()
             peer.leave.set()
-        await closed.wait()
+        await ended.wait()
 
 
 async def test_a_failure_before_the_first_event_is_raised_to_the_caller() -> None:

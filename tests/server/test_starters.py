@@ -9,8 +9,8 @@ CHINESE = "# 手册\n\n## 第一章 年假\n\n12天。\n\n## 病假\n\n请致电
 
 
 async def starters(rig: Rig, domain: str) -> list[Json]:
-    found: list[Json] = (await rig.ok("GET", f"/api/domains/{domain}/starters"))["items"]
-    return found
+    items: list[Json] = (await rig.ok("GET", f"/api/domains/{domain}/starters"))["items"]
+    return items
 
 
 async def test_starters_are_drafted_from_headings_and_a_setting_replaces_them(tmp_path: Path) -> None:

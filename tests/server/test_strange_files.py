@@ -34,29 +34,29 @@ async def test_names_that_are_not_text_are_ignored(tmp_path: Path) -> None:
         (workspace / "prompt" / "good.md").write_text("Be kind.\n")
         (workspace / "documents" / "good.md").write_text("# Good\n\nSome other text.\n")
         history = (await rig.ok("GET", f"{path}/history"))["items"]
-        assert [(each["kind"], each["subject"]) for each in history if each["kind"] != "settings"] == [
+        assert [(entry["kind"], entry["subject"]) for entry in history if entry["kind"] != "settings"] == [
             ("prompt", "good.md")
         ]
         await rig.ok("POST", f"{path}/documents/rescan")
         await rig.taken_up(domain)
-        assert [each["name"] for each in (await rig.ok("GET", f"{path}/documents"))["items"]] == ["good.md"]
-        names = [each["name"] for each in (await rig.ok("GET", f"{path}/prompt-components"))["items"]]
+        assert [item["name"] for item in (await rig.ok("GET", f"{path}/documents"))["items"]] == ["good.md"]
+        names = [item["name"] for item in (await rig.ok("GET", f"{path}/prompt-components"))["items"]]
         assert names == ["good.md", "nul.md"]
-        for each in ("roles", "roles/check", "skills", "effective-prompt"):
-            answer = await rig.http.get(f"{path}/{each}")
+        for resource in ("roles", "roles/check", "skills", "effective-prompt"):
+            answer = await rig.http.get(f"{path}/{resource}")
             assert answer.status_code in (200, 404, 405), answer.text
-        done = await bring_over(rig, domain, await export(rig, domain), removeOthers="true")
-        assert {difference["action"] for difference in done["differences"]} <= {"add"}
+        report = await bring_over(rig, domain, await export(rig, domain), removeOthers="true")
+        assert {difference["action"] for difference in report["differences"]} <= {"add"}
 
 
 async def test_one_unreadable_domain_does_not_block_the_scan_of_others(tmp_path: Path) -> None:
     async with Rig(tmp_path, scan_seconds=0.01) as rig:
-        strange, other = await rig.domain(), await rig.domain()
-        for domain in (strange, other):
+        strange, plain_domain = await rig.domain(), await rig.domain()
+        for domain in (strange, plain_domain):
             workspace = rig.settings.workspaces / domain
             (workspace / "prompt" / "good.md").write_text("Be kind.\n")
             (workspace / "documents" / "good.md").write_text(f"# Good\n\nSome text of {domain}.\n")
         spoil(rig.settings.workspaces / strange)
         rig.application.begin()
         await rig.taken_up(strange)
-        await rig.taken_up(other)
+        await rig.taken_up(plain_domain)

@@ -94,39 +94,41 @@ def test_command_output_contains_no_terminal_control_sequences(
     entries = tmp_path / "entries.json"
     entries.write_text("{}")
     arguments = [str(entries) if word == "ENTRIES" else word for word in words]
-    done = CliRunner().invoke(app, [*arguments, "--url", url, "--data", str(tmp_path / "data")])
-    assert "bait" in done.output
-    assert "end" in done.output
-    assert not set(done.output) & STEERING
+    result = CliRunner().invoke(app, [*arguments, "--url", url, "--data", str(tmp_path / "data")])
+    assert "bait" in result.output
+    assert "end" in result.output
+    assert not set(result.output) & STEERING
 
 
 @pytest.mark.parametrize("words", [("roles", "list", "other"), ("chat", "other", "Hello")], ids=" ".join)
 def test_an_error_contains_no_terminal_control_sequences(words: tuple[str, ...], url: str, tmp_path: Path) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-    done = run_program([*words, "--url", url, "--data", str(tmp_path / "data")], cwd=tmp_path, env=kept)
-    assert done.returncode == 1
-    assert "bait" in done.stderr
-    assert not set(done.stdout + done.stderr) & STEERING
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))
+    }
+    result = run_program([*words, "--url", url, "--data", str(tmp_path / "data")], cwd=tmp_path, env=environment)
+    assert result.returncode == 1
+    assert "bait" in result.stderr
+    assert not set(result.stdout + result.stderr) & STEERING
 
 
 def test_a_log_line_contains_no_control_characters_and_no_second_line() -> None:
-    written = io.StringIO()
-    handler = log_handler(written)
+    stream = io.StringIO()
+    handler = log_handler(stream)
     try:
         raise ValueError(HOSTILE)
     except ValueError:
         record = logging.LogRecord("n", 30, "p", 1, "file %s", (f"{HOSTILE}\n2026-01-01 INFO forged",), sys.exc_info())
     handler.handle(record)
-    lines = written.getvalue().split("\n")
-    assert not set(written.getvalue()) & STEERING
+    lines = stream.getvalue().split("\n")
+    assert not set(stream.getvalue()) & STEERING
     assert sum(bool(re.match(r"\d{4}-", line)) for line in lines) == 1
     assert "    2026-01-01 INFO forged" in lines
     assert "Traceback (most recent call last):" in lines
 
 
 def test_only_control_characters_are_replaced() -> None:
-    kept = "Grüße\t你好 👋🏽 שלום\nline\x20end"
-    assert safe(kept) == kept
+    text = "Grüße\t你好 👋🏽 שלום\nline\x20end"
+    assert safe(text) == text
     assert safe("a\r\nb") == "a\nb"
     assert safe("\ud800") == "\N{REPLACEMENT CHARACTER}"
     assert json.loads(safe_json(json.dumps([HOSTILE], ensure_ascii=False))) == [HOSTILE]
@@ -135,11 +137,11 @@ def test_only_control_characters_are_replaced() -> None:
 def test_all_command_output_passes_one_function() -> None:
     package = Path(__file__).parents[2] / "agentic_rag"
     printing = re.compile(r"typer\.(?:echo|secho)|click\.|(?<![\w.])print\(|std(?:out|err)\.write\(")
-    found = {
+    paths = {
         path.relative_to(package).as_posix()
         for place in ("commands", "chat", "operations")
         for path in (package / place).rglob("*.py")
         if printing.search(path.read_text("utf-8"))
     }
-    assert found == {"commands/line.py"}
+    assert paths == {"commands/line.py"}
     assert not printing.search((package / "cli.py").read_text("utf-8"))

@@ -33,29 +33,29 @@ async def title(rig: Rig, conversation: str) -> str:
 
 async def calls(rig: Rig) -> int:
     """Return the number of calls for titles in the usage."""
-    used = await rig.ok("GET", "/api/usage?groupBy=agent")
-    return sum(each["calls"] for each in used["items"] if each["agent"] == AGENT)
+    usage = await rig.ok("GET", "/api/usage?groupBy=agent")
+    return sum(item["calls"] for item in usage["items"] if item["agent"] == AGENT)
 
 
 async def test_a_model_names_a_conversation_after_its_first_turn_and_only_once(tmp_path: Path) -> None:
     steps = (say("27 days."), say('**"Paid leave of full-time staff"**.'), say("Also 27."))
     async with Rig(tmp_path, *steps, titles="model") as rig:
         domain = await rig.domain(model="claude-of-the-domain")
-        talk = await rig.conversation(domain)
-        events = await rig.say(talk, QUESTION)
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, QUESTION)
         assert [event["title"] for event in events if event["type"] == "title"] == [QUESTION]
         await name(rig)
-        found = await rig.ok("GET", f"/api/conversations/{talk}")
-        assert (found["title"], found["titleSource"]) == ("Paid leave of full-time staff", "auto")
-        asked = rig.model.requests[1]
-        assert (asked.model, asked.tools, asked.thinking) == ("claude-of-the-domain", (), "off")
-        assert QUESTION in str(asked.messages)
-        assert "27 days" not in str(asked)
+        record = await rig.ok("GET", f"/api/conversations/{conversation}")
+        assert (record["title"], record["titleSource"]) == ("Paid leave of full-time staff", "auto")
+        title_request = rig.model.requests[1]
+        assert (title_request.model, title_request.tools, title_request.thinking) == ("claude-of-the-domain", (), "off")
+        assert QUESTION in str(title_request.messages)
+        assert "27 days" not in str(title_request)
         assert await calls(rig) == 1
-        more = await rig.say(talk, "And next year?")
+        later_events = await rig.say(conversation, "And next year?")
         await name(rig)
-        assert "title" not in types_of(more)
-        assert await title(rig, talk) == "Paid leave of full-time staff"
+        assert "title" not in types_of(later_events)
+        assert await title(rig, conversation) == "Paid leave of full-time staff"
 
 
 FAILING: dict[str, Scripted] = {
@@ -78,11 +78,11 @@ async def test_a_model_without_a_title_keeps_the_first_title(tmp_path: Path) -> 
     async with Rig(tmp_path, *steps, titles="model") as rig:
         domain = await rig.domain()
         for calls, kind in enumerate(FAILING, 1):
-            talk = await rig.conversation(domain)
-            assert types_of(await rig.say(talk, QUESTION))[-1] == "done"
+            conversation = await rig.conversation(domain)
+            assert types_of(await rig.say(conversation, QUESTION))[-1] == "done"
             await name(rig)
             assert (kind, len(rig.model.requests)) == (kind, 2 * calls)
-            assert await title(rig, talk) == QUESTION
+            assert await title(rig, conversation) == QUESTION
 
 
 async def test_a_slow_title_model_times_out_and_does_not_delay_a_turn(tmp_path: Path) -> None:
@@ -94,15 +94,15 @@ async def test_a_slow_title_model_times_out_and_does_not_delay_a_turn(tmp_path: 
         return say("Also 27.")
 
     async with Rig(tmp_path, say("27 days."), slow, answer, titles="model") as rig:
-        talk = await rig.conversation()
-        await rig.say(talk, QUESTION)
+        conversation = await rig.conversation()
+        await rig.say(conversation, QUESTION)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(name, rig)
             await slow.reached.wait()
-            assert types_of(await rig.say(talk, "And next year?"))[-1] == "done"
+            assert types_of(await rig.say(conversation, "And next year?"))[-1] == "done"
         assert open_streams == [1]  # its title was still being generated
         assert rig.model.open_streams == 0
-        assert await title(rig, talk) == QUESTION
+        assert await title(rig, conversation) == QUESTION
         assert await calls(rig) == 1
 
 
@@ -110,41 +110,41 @@ async def test_a_draining_server_ends_the_call(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(naming, "CALL_SECONDS", 3_600.0)  # otherwise it would end without it
     slow = Stalled(say("Never."), 1)
     async with Rig(tmp_path, say("27 days."), slow, titles="model") as rig:
-        talk = await rig.conversation()
-        await rig.say(talk, QUESTION)
+        conversation = await rig.conversation()
+        await rig.say(conversation, QUESTION)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(name, rig)
             await slow.reached.wait()
             assert await rig.application.drain(0) == 0
             assert rig.model.open_streams == 0
             assert await calls(rig) == 1
-        assert await title(rig, talk) == QUESTION
+        assert await title(rig, conversation) == QUESTION
 
 
 async def test_a_title_that_the_user_sets_meanwhile_stays(tmp_path: Path) -> None:
-    titled = Stalled(say("Paid leave"), 1)
-    async with Rig(tmp_path, say("27 days."), titled, titles="model") as rig, anyio.create_task_group() as tasks:
-        talk = await rig.conversation()
-        await rig.say(talk, QUESTION)
+    title_answer = Stalled(say("Paid leave"), 1)
+    async with Rig(tmp_path, say("27 days."), title_answer, titles="model") as rig, anyio.create_task_group() as tasks:
+        conversation = await rig.conversation()
+        await rig.say(conversation, QUESTION)
         tasks.start_soon(name, rig)
-        await titled.reached.wait()
-        await rig.ok("PATCH", f"/api/conversations/{talk}", {"title": "Mine"})
-        titled.until.set()
+        await title_answer.reached.wait()
+        await rig.ok("PATCH", f"/api/conversations/{conversation}", {"title": "Mine"})
+        title_answer.until.set()
         await name(rig)
-        assert await title(rig, talk) == "Mine"
+        assert await title(rig, conversation) == "Mine"
 
 
 async def test_a_conversation_deleted_during_its_turn_is_gone_and_its_call_is_counted(tmp_path: Path) -> None:
-    titled = Stalled(say("Paid leave"), 1)
-    async with Rig(tmp_path, say("27 days."), titled, titles="model") as rig, anyio.create_task_group() as tasks:
-        talk = await rig.conversation()
-        await rig.say(talk, QUESTION)
+    title_answer = Stalled(say("Paid leave"), 1)
+    async with Rig(tmp_path, say("27 days."), title_answer, titles="model") as rig, anyio.create_task_group() as tasks:
+        conversation = await rig.conversation()
+        await rig.say(conversation, QUESTION)
         tasks.start_soon(name, rig)
-        await titled.reached.wait()
-        await rig.ok("DELETE", f"/api/conversations/{talk}")
-        titled.until.set()
+        await title_answer.reached.wait()
+        await rig.ok("DELETE", f"/api/conversations/{conversation}")
+        title_answer.until.set()
         await name(rig)
-        assert (await rig.http.get(f"/api/conversations/{talk}")).status_code == 404
+        assert (await rig.http.get(f"/api/conversations/{conversation}")).status_code == 404
         assert await calls(rig) == 1
 
 
@@ -157,36 +157,36 @@ async def test_a_kill_before_the_title_keeps_the_first_title_and_asks_no_model_a
         raise Killed
 
     async with Rig(tmp_path, say("27 days."), kill, titles="model") as rig:
-        talk = await rig.conversation()
-        await rig.say(talk, QUESTION)
-        with pytest.raises(BaseExceptionGroup) as killed:
+        conversation = await rig.conversation()
+        await rig.say(conversation, QUESTION)
+        with pytest.raises(BaseExceptionGroup) as exc_info:
             await name(rig)
-        assert killed.group_contains(Killed)
+        assert exc_info.group_contains(Killed)
     async with Rig(tmp_path, titles="model") as rig:
         await name(rig)
         assert rig.model.requests == []
-        assert await title(rig, talk) == QUESTION
+        assert await title(rig, conversation) == QUESTION
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("settings", "fields"),
     [({"titles": "message"}, {}), ({"titles": "model"}, {"title": "Mine"})],
     ids=["the operator wants none", "the user has named it"],
 )
 async def test_no_model_is_asked_when_titles_are_off(
-    tmp_path: Path, given: dict[str, Any], named: dict[str, str]
+    tmp_path: Path, settings: dict[str, Any], fields: dict[str, str]
 ) -> None:
-    async with Rig(tmp_path, say("27 days."), **given) as rig:
-        talk = await rig.conversation(**named)
-        await rig.say(talk, QUESTION)
+    async with Rig(tmp_path, say("27 days."), **settings) as rig:
+        conversation = await rig.conversation(**fields)
+        await rig.say(conversation, QUESTION)
         await name(rig)
         assert len(rig.model.requests) == 1
-        assert await title(rig, talk) == named.get("title", QUESTION)
+        assert await title(rig, conversation) == fields.get("title", QUESTION)
 
 
 async def test_failed_turns_and_unstored_calls_request_no_title(tmp_path: Path) -> None:
-    refused = ModelError("no", http_status=400, kind="invalid_request_error")
-    async with Rig(tmp_path, refused, say("27 days."), titles="model") as rig:
+    model_error = ModelError("no", http_status=400, kind="invalid_request_error")
+    async with Rig(tmp_path, model_error, say("27 days."), titles="model") as rig:
         domain = await rig.domain()
         assert types_of(await rig.say(await rig.conversation(domain), QUESTION))[-1] == "error"
         body = {"model": domain, "messages": [{"role": "user", "content": QUESTION}]}
@@ -197,27 +197,27 @@ async def test_failed_turns_and_unstored_calls_request_no_title(tmp_path: Path) 
 
 async def test_without_a_language_model_no_title_is_requested(tmp_path: Path) -> None:
     async with Rig(tmp_path, scripted=False, titles="model") as rig:
-        talk = await rig.conversation()
-        await rig.say(talk, QUESTION)
+        conversation = await rig.conversation()
+        await rig.say(conversation, QUESTION)
         await name(rig)
         assert await calls(rig) == 0
-        assert await title(rig, talk) == QUESTION
+        assert await title(rig, conversation) == QUESTION
 
 
 async def test_a_retry_keeps_the_title_and_an_edit_changes_it(tmp_path: Path) -> None:
     steps = (say("1"), say("Paid leave"), say("2"), say("3"), say("Sick leave"))
     async with Rig(tmp_path, *steps, titles="model") as rig:
-        talk = await rig.conversation()
-        first = (await rig.say(talk, QUESTION))[0]["userMessageId"]
+        conversation = await rig.conversation()
+        first = (await rig.say(conversation, QUESTION))[0]["userMessageId"]
         await name(rig)
-        path = f"/api/conversations/{talk}/messages/{first}"
+        path = f"/api/conversations/{conversation}/messages/{first}"
         assert "title" not in (await rig.http.post(f"{path}/retry", json={})).text
         await name(rig)
-        assert await title(rig, talk) == "Paid leave"
+        assert await title(rig, conversation) == "Paid leave"
         assert "title" in (await rig.http.post(f"{path}/edit", json={"content": "What of sick leave?"})).text
-        assert await title(rig, talk) == "What of sick leave?"
+        assert await title(rig, conversation) == "What of sick leave?"
         await name(rig)
-        assert await title(rig, talk) == "Sick leave"
+        assert await title(rig, conversation) == "Sick leave"
 
 
 SPEAK = {"native": True, "observable": True, "knowledge": False, "ag-ui": False}
@@ -227,21 +227,21 @@ SPEAK = {"native": True, "observable": True, "knowledge": False, "ag-ui": False}
 async def test_subscribed_sockets_are_notified_between_turns(tmp_path: Path, dialect: str, hears: bool) -> None:
     async with AsyncExitStack() as stack:
         rig = await stack.enter_async_context(Rig(tmp_path, say("27 days."), say("Paid leave"), titles="model"))
-        talk = await rig.conversation()
+        conversation = await rig.conversation()
         address = await stack.enter_async_context(serving(rig.application.app))
         socket = await stack.enter_async_context(client(address, dialect))
-        await socket.say("subscribe", conversationId=talk)
+        await socket.say("subscribe", conversationId=conversation)
         await socket.say("ping")
         while "pong" not in str(await socket.hear()):
             pass
-        await rig.say(talk, QUESTION)
+        await rig.say(conversation, QUESTION)
         await name(rig)
         await socket.say("ping")
-        heard: list[dict[str, Any]] = []
-        while not heard or "pong" not in str(heard[-1]):
-            heard.append(await socket.hear())
-        told = [each for each in heard if each.get("type") == "title" and "seq" not in each]
-        assert [each["title"] for each in told] == (["Paid leave"] if hears else [])
+        frames: list[dict[str, Any]] = []
+        while not frames or "pong" not in str(frames[-1]):
+            frames.append(await socket.hear())
+        title_frames = [frame for frame in frames if frame.get("type") == "title" and "seq" not in frame]
+        assert [frame["title"] for frame in title_frames] == (["Paid leave"] if hears else [])
 
 
 @pytest.mark.parametrize(
@@ -254,13 +254,13 @@ async def test_a_title_is_a_separate_call_of_the_messages_api(
 ) -> None:
     async with FakeMessagesAPI(say("27 days."), say(answer), unknown=unknown) as api:
         async with Rig(tmp_path, instead=AnthropicModel(api.key or "", api.url), titles="model") as rig:
-            talk = await rig.conversation()
-            await rig.say(talk, QUESTION)
+            conversation = await rig.conversation()
+            await rig.say(conversation, QUESTION)
             await name(rig)
-            assert await title(rig, talk) == "Paid leave"
+            assert await title(rig, conversation) == "Paid leave"
         assert not api.requests[1].get("tools")
-        sent = ["format" in request.get("output_config", {}) for request in api.requests]
-        assert sent == ([False, True, False] if unknown else [False, True])
+        formats_sent = ["format" in request.get("output_config", {}) for request in api.requests]
+        assert formats_sent == ([False, True, False] if unknown else [False, True])
 
 
 def test_the_wait_for_a_title_is_short() -> None:
@@ -268,7 +268,7 @@ def test_the_wait_for_a_title_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "read"),
+    ("answer", "expected"),
     [
         ("Paid leave", "Paid leave"),
         (" «Bezahlter Urlaub» \n", "Bezahlter Urlaub"),
@@ -281,12 +281,12 @@ def test_the_wait_for_a_title_is_short() -> None:
         ("---", None),
     ],
 )
-def test_an_answer_is_a_valid_title_or_ignored(answer: str, read: str | None) -> None:
-    assert read_title(answer, "end_turn") == read
+def test_an_answer_is_a_valid_title_or_ignored(answer: str, expected: str | None) -> None:
+    assert read_title(answer, "end_turn") == expected
 
 
 @pytest.mark.parametrize(
-    ("content", "shown"),
+    ("content", "expected"),
     [
         ("# Leave\n\nHow *many* days?", "Leave How many days?"),
         ("- **27** days\n- `none`", "27 days none"),
@@ -300,5 +300,5 @@ def test_an_answer_is_a_valid_title_or_ignored(answer: str, read: str | None) ->
         ("[x]: http://nowhere", "[x]: http://nowhere"),
     ],
 )
-def test_a_title_has_no_markup(content: str, shown: str) -> None:
-    assert title_of(content) == shown
+def test_a_title_has_no_markup(content: str, expected: str) -> None:
+    assert title_of(content) == expected

@@ -44,13 +44,13 @@ class Transactions:
         data = self._wal.read_bytes()
         salt = data[16:24]
         frames = range(WAL_HEAD, len(data), FRAME_HEAD + PAGE)
-        return sum(data[at + 8 : at + 16] == salt for at in frames)
+        return sum(data[start + 8 : start + 16] == salt for start in frames)
 
     def of(self, mark: str) -> tuple[list[int], list[int]]:
         """Return the numbers of statements and of pages of the transactions with a statement that contains this."""
         statements, pages = [], []
         for (_, before), (run, after) in zip(self.done, self.done[1:], strict=False):
-            if any(mark in each for each in run):
+            if any(mark in statement for statement in run):
                 statements.append(len(run))
                 pages.append(after - before)
         return statements, pages
@@ -60,15 +60,15 @@ async def test_a_turns_transactions_stay_small(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[say("Yes.")] * (TURNS + 1)) as rig:
         conversation = await rig.conversation()
         await rig.say(conversation, "The first message gives the title.")
-        seen = Transactions(rig.settings.data / "agentic-rag.db-wal")
-        await rig.application.database.write(lambda conn: sqlite_of(conn).set_trace_callback(seen.note))
+        transactions = Transactions(rig.settings.data / "agentic-rag.db-wal")
+        await rig.application.database.write(lambda conn: sqlite_of(conn).set_trace_callback(transactions.note))
         for number in range(TURNS):
             await rig.say(conversation, f"Question {number}?")
         await rig.application.database.write(lambda conn: sqlite_of(conn).set_trace_callback(None))
-        seen.finish()
+        transactions.finish()
     # The end reads the answer and adds question and answer to the full-text index: three statements, and its pages.
     for mark, most_statements, most_pages in (("INSERT INTO turns", 9, 10), ("SET status='done'", 13, 17)):
-        statements, pages = seen.of(mark)
+        statements, pages = transactions.of(mark)
         assert len(statements) == TURNS
         assert min(statements) <= most_statements  # a journal write before an end adds one
         assert min(pages) <= most_pages  # a full page splits into several

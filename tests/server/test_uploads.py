@@ -28,7 +28,7 @@ async def rows(rig: Rig, domain: str) -> list[DocumentRecord]:
     return await rig.application.database.read(lambda conn: documents.list_of(conn, domain))
 
 
-async def nothing_left(rig: Rig, domain: str) -> None:
+async def check_nothing_left(rig: Rig, domain: str) -> None:
     assert await rows(rig, domain) == []
     assert not (rig.settings.workspaces / domain).exists()
     incoming = rig.settings.data / "incoming"
@@ -44,9 +44,9 @@ async def test_an_upload_that_ends_after_its_domains_deletion_leaves_nothing(tmp
             await rig.ok("DELETE", f"/api/domains/{domain}?workspace=true")
             yield END
 
-        refused = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
-        assert refused[:2] == (404, "DOMAIN_NOT_FOUND")
-        await nothing_left(rig, domain)
+        refusal = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        assert refusal[:2] == (404, "DOMAIN_NOT_FOUND")
+        await check_nothing_left(rig, domain)
 
 
 async def test_an_upload_that_ends_during_its_domains_deletion_leaves_nothing(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ async def test_an_upload_that_ends_during_its_domains_deletion_leaves_nothing(tm
                         await pause()
                 yield END
 
-            refused = await rig.refused("POST", f"{path}/documents", content=body(), headers=MULTIPART)
-            assert refused[:2] == (404, "DOMAIN_NOT_FOUND")
-        await nothing_left(rig, domain)
+            refusal = await rig.refused("POST", f"{path}/documents", content=body(), headers=MULTIPART)
+            assert refusal[:2] == (404, "DOMAIN_NOT_FOUND")
+        await check_nothing_left(rig, domain)
 
 
 async def test_a_scan_of_a_deleted_domains_folder_leaves_no_record(tmp_path: Path) -> None:
@@ -93,14 +93,14 @@ async def test_a_client_that_leaves_during_an_upload_leaves_no_file_and_no_error
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         incoming = rig.settings.data / "incoming"
-        seen: list[int] = []
+        counts: list[int] = []
         pieces: list[Json] = [
             {"type": "http.request", "body": part("a.md") + TEXT, "more_body": True},
             {"type": "http.request", "body": TEXT, "more_body": True},
         ]
 
         async def receive() -> Json:
-            seen.append(len(list(incoming.iterdir())) if incoming.exists() else 0)
+            counts.append(len(list(incoming.iterdir())) if incoming.exists() else 0)
             return pieces.pop(0) if pieces else {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
@@ -109,7 +109,7 @@ async def test_a_client_that_leaves_during_an_upload_leaves_no_file_and_no_error
         with caplog.at_level(logging.WARNING):
             for path in (f"/api/domains/{domain}/documents", "/api/domains"):
                 await rig.application.app(request_scope(path), receive, send)
-        assert max(seen) == 1
+        assert max(counts) == 1
         assert list(incoming.iterdir()) == []
         assert await rows(rig, domain) == []
         assert caplog.records == []
@@ -138,16 +138,16 @@ async def test_all_readable_files_are_ingested_and_the_others_have_a_reason(tmp_
     async with Rig(tmp_path, max_upload_bytes=1_000) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
-        sent = [("a.md", TEXT), ("tool.exe", b"MZ"), ("large.md", b"word " * 300), ("b.md", OTHER)]
-        made = await rig.ok("POST", path, files=[("f", each) for each in sent])
-        assert [item["name"] for item in made["items"]] == ["a.md", "tool.exe", "large.md", "b.md"]
-        one, program, large, two = made["items"]
-        assert "error" not in one
+        files = [("a.md", TEXT), ("tool.exe", b"MZ"), ("large.md", b"word " * 300), ("b.md", OTHER)]
+        upload = await rig.ok("POST", path, files=[("f", file) for file in files])
+        assert [item["name"] for item in upload["items"]] == ["a.md", "tool.exe", "large.md", "b.md"]
+        first, program, large, second = upload["items"]
+        assert "error" not in first
         assert (program["status"], program["error"]["code"]) == ("refused", "DOCUMENT_UNSUPPORTED")
         assert (large["status"], large["error"]["code"]) == ("refused", "DOCUMENT_TOO_LARGE")
         assert "large.md" in large["error"]["message"]
         assert "id" not in program
-        for item in (one, two):
+        for item in (first, second):
             assert (await rig.settled(domain, item["id"]))["status"] == "indexed"
         assert [row.name for row in await rows(rig, domain)] == ["a.md", "b.md"]
         assert list((rig.settings.data / "incoming").iterdir()) == []
@@ -157,13 +157,13 @@ async def test_an_upload_without_a_valid_file_returns_the_first_error(tmp_path: 
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/documents"
         for files in ([("a.exe", b"MZ")], [("a.exe", b"MZ"), ("b.dll", b"MZ")]):
-            refused = await rig.refused("POST", path, files=[("f", file) for file in files])
-            assert refused[:2] == (415, "DOCUMENT_UNSUPPORTED")
-            assert "a.exe" in refused[2]
+            refusal = await rig.refused("POST", path, files=[("f", file) for file in files])
+            assert refusal[:2] == (415, "DOCUMENT_UNSUPPORTED")
+            assert "a.exe" in refusal[2]
 
 
 @pytest.mark.parametrize(
-    ("rest", "code"),
+    ("last_part", "code"),
     [
         (part("b.md") + b"half", "VALIDATION_ERROR"),
         (part("endless.md") + b"word " * 300, "DOCUMENT_TOO_LARGE"),
@@ -171,23 +171,28 @@ async def test_an_upload_without_a_valid_file_returns_the_first_error(tmp_path: 
     ],
     ids=["cut off", "endless", "endless of no known kind"],
 )
-async def test_an_interrupted_upload_lists_the_files_already_received(tmp_path: Path, rest: bytes, code: str) -> None:
+async def test_an_interrupted_upload_lists_the_files_already_received(
+    tmp_path: Path, last_part: bytes, code: str
+) -> None:
     pieces = 0
 
     async def body() -> AsyncIterator[bytes]:
         nonlocal pieces
         yield part("a.md") + TEXT + b"\r\n"
-        yield rest
+        yield last_part
         while code != "VALIDATION_ERROR" and pieces < 100:
             pieces += 1
             yield b"word " * 300
 
     async with Rig(tmp_path, max_upload_bytes=1_000) as rig:
         domain = await rig.domain()
-        made = await rig.ok("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
-        first, second = made["items"]
+        upload = await rig.ok("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        first, second_item = upload["items"]
         assert (await rig.settled(domain, first["id"]))["status"] == "indexed"
-        assert (second["name"], second["error"]["code"]) == (rest.split(b'filename="')[1].split(b'"')[0].decode(), code)
+        assert (second_item["name"], second_item["error"]["code"]) == (
+            last_part.split(b'filename="')[1].split(b'"')[0].decode(),
+            code,
+        )
         assert pieces <= 1, "the rest was not waited for"
         assert list((rig.settings.data / "incoming").iterdir()) == []
 
@@ -209,9 +214,9 @@ async def test_a_domain_deleted_between_two_files_is_one_error(tmp_path: Path) -
             await rig.ok("DELETE", f"/api/domains/{domain}?workspace=true")
             yield END
 
-        refused = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
-        assert refused[:2] == (404, "DOMAIN_NOT_FOUND")
-        await nothing_left(rig, domain)
+        refusal = await rig.refused("POST", f"/api/domains/{domain}/documents", content=body(), headers=MULTIPART)
+        assert refusal[:2] == (404, "DOMAIN_NOT_FOUND")
+        await check_nothing_left(rig, domain)
 
 
 async def test_replacing_a_document_by_another_ones_bytes_keeps_one(tmp_path: Path) -> None:
@@ -221,20 +226,20 @@ async def test_replacing_a_document_by_another_ones_bytes_keeps_one(tmp_path: Pa
         dup = await rig.upload(domain, "dup.md", TEXT)
         await rig.upload(domain, "rep.md", OTHER)
         for _ in range(2):  # a repetition changes nothing
-            made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("rep.md", TEXT)})
-            assert [item["id"] for item in made["items"]] == [dup["id"]]
+            uploaded_again = await rig.ok("POST", f"{path}?replace=true", files={"f": ("rep.md", TEXT)})
+            assert [item["id"] for item in uploaded_again["items"]] == [dup["id"]]
             assert [row.name for row in await rows(rig, domain)] == ["dup.md"]
             assert (await rig.ok("POST", f"{path}/search", {"query": "pump"}))["hits"] == []
             assert len((await rig.ok("POST", f"{path}/search", {"query": "paid leave"}))["hits"]) == 1
             folder = rig.settings.workspaces / domain / "documents"
             assert [file.name for file in folder.iterdir()] == ["dup.md"]
-        made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("dup.md", TEXT)})
-        assert [item["id"] for item in made["items"]] == [dup["id"]], "its own bytes replace nothing"
+        uploaded_again = await rig.ok("POST", f"{path}?replace=true", files={"f": ("dup.md", TEXT)})
+        assert [item["id"] for item in uploaded_again["items"]] == [dup["id"]], "its own bytes replace nothing"
 
 
 async def test_a_multipart_boundary_that_is_too_long_is_an_invalid_body(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         headers = {"content-type": "multipart/form-data; boundary=" + "x" * 5_000}
         path = f"/api/domains/{await rig.domain()}/documents"
-        refused = await rig.refused("POST", path, content=part("a.md") + TEXT + END, headers=headers)
-        assert refused[:2] == (422, "VALIDATION_ERROR")
+        refusal = await rig.refused("POST", path, content=part("a.md") + TEXT + END, headers=headers)
+        assert refusal[:2] == (422, "VALIDATION_ERROR")

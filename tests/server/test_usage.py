@@ -23,15 +23,15 @@ async def test_usage_outlives_its_conversation_and_its_domain(tmp_path: Path) ->
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "Hi")
-        asked = "/api/usage?groupBy=domain,user,model"
-        (row,) = (await rig.ok("GET", asked))["items"]
+        usage_path = "/api/usage?groupBy=domain,user,model"
+        (row,) = (await rig.ok("GET", usage_path))["items"]
         assert row.pop("model")
         assert row == {"domainId": domain, "userId": "local", **TOTAL}
-        asked = "/api/usage?groupBy=domain,user"
+        usage_path = "/api/usage?groupBy=domain,user"
         await rig.ok("DELETE", f"/api/conversations/{conversation}")
-        assert (await rig.ok("GET", asked))["items"] == [row]
+        assert (await rig.ok("GET", usage_path))["items"] == [row]
         await rig.ok("DELETE", f"/api/domains/{domain}")
-        assert (await rig.ok("GET", asked))["items"] == [row]
+        assert (await rig.ok("GET", usage_path))["items"] == [row]
         assert (await rig.ok("GET", "/api/usage"))["items"] == [TOTAL]
 
 
@@ -50,25 +50,29 @@ async def test_usage_is_grouped_by_day_and_agent_and_bounded_by_time(tmp_path: P
 
 async def test_members_see_their_own_usage_admins_their_domains_and_operators_all(tmp_path: Path) -> None:
     async with Rig(tmp_path, SPENT, SPENT, SPENT, requests_per_second=10_000) as rig:
-        one, two = await rig.domain(), await rig.domain()
+        first_domain, second_domain = await rig.domain(), await rig.domain()
         keys = {
-            "mia": await make_key(rig, "mia", "member", one),
-            "max": await make_key(rig, "max", "member", one, two),
-            "ann": await make_key(rig, "ann", "admin", one),
+            "mia": await make_key(rig, "mia", "member", first_domain),
+            "max": await make_key(rig, "max", "member", first_domain, second_domain),
+            "ann": await make_key(rig, "ann", "admin", first_domain),
         }
-        for name, domain in (("mia", one), ("max", one), ("max", two)):
+        for name, domain in (("mia", first_domain), ("max", first_domain), ("max", second_domain)):
             rig.http.headers.update(bearer(keys[name]))
             await rig.say(await rig.conversation(domain), "Hi")
-        seen = {}
+        pairs_by_user = {}
         for name, key in keys.items():
             rig.http.headers.update(bearer(key))
             rows = (await rig.ok("GET", "/api/usage?groupBy=domain,user"))["items"]
-            seen[name] = {(row["domainId"], row["userId"]) for row in rows}
+            pairs_by_user[name] = {(row["domainId"], row["userId"]) for row in rows}
         as_operator(rig)
         rows = (await rig.ok("GET", "/api/usage?groupBy=domain,user"))["items"]
-        everything = {(one, "mia"), (one, "max"), (two, "max")}
+        everything = {(first_domain, "mia"), (first_domain, "max"), (second_domain, "max")}
         assert {(row["domainId"], row["userId"]) for row in rows} == everything
-        assert seen == {"mia": {(one, "mia")}, "max": {(one, "max"), (two, "max")}, "ann": {(one, "mia"), (one, "max")}}
+        assert pairs_by_user == {
+            "mia": {(first_domain, "mia")},
+            "max": {(first_domain, "max"), (second_domain, "max")},
+            "ann": {(first_domain, "mia"), (first_domain, "max")},
+        }
 
 
 async def test_usage_is_grouped_by_a_messages_key(tmp_path: Path) -> None:
@@ -76,7 +80,7 @@ async def test_usage_is_grouped_by_a_messages_key(tmp_path: Path) -> None:
         domain = await rig.domain()
         await rig.say(await rig.conversation(domain), "Hi")
         keys = [await make_key(rig, "mia", "member", domain) for _ in range(2)]
-        idents = [each["id"] for each in (await rig.ok("GET", "/api/keys"))["items"]]
+        idents = [item["id"] for item in (await rig.ok("GET", "/api/keys"))["items"]]
         rig.http.headers.update(bearer(keys[0]))
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "Hi")
@@ -85,14 +89,14 @@ async def test_usage_is_grouped_by_a_messages_key(tmp_path: Path) -> None:
         await rig.http.post(f"/api/conversations/{conversation}/messages/{message}/retry")
         as_operator(rig)
         rows = (await rig.ok("GET", "/api/usage?groupBy=user,key"))["items"]
-        spent = {(row["userId"], row["keyId"]): row["calls"] for row in rows}
-        assert spent == {("local", ""): 1, ("mia", idents[0]): 1, ("mia", idents[1]): 2}
+        calls_by_key = {(row["userId"], row["keyId"]): row["calls"] for row in rows}
+        assert calls_by_key == {("local", ""): 1, ("mia", idents[0]): 1, ("mia", idents[1]): 2}
         rig.http.headers.update(bearer(keys[0]))
         own = (await rig.ok("GET", "/api/usage?groupBy=key"))["items"]
         assert {(row["keyId"], row["calls"]) for row in own} == {(idents[0], 1), (idents[1], 2)}
 
 
-def with_prices(folder: Path, *models: str) -> Path:
+def write_prices(folder: Path, *models: str) -> Path:
     """Name prices for models: 1 for a million tokens of input, 2 for output; return the file."""
     path = folder / "prices.json"
     price = {"input": "1", "cacheRead": "1", "cacheWrite": "1", "output": "2"}
@@ -101,7 +105,7 @@ def with_prices(folder: Path, *models: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("priced", "cost"),
+    ("models", "cost"),
     [
         (["*"], {"amount": "0.000204", "currency": "EUR"}),
         (["other"], {"amount": "0", "currency": "EUR", "unpricedCalls": 3}),
@@ -109,11 +113,11 @@ def with_prices(folder: Path, *models: str) -> Path:
     ],
 )
 async def test_an_answer_has_the_cost_of_its_turn_and_delegates(
-    tmp_path: Path, priced: list[str], cost: dict[str, object] | None
+    tmp_path: Path, models: list[str], cost: dict[str, object] | None
 ) -> None:
-    ask = Step((Use("delegate", {"role": "researcher", "task": "Dig"}),), usage=SPENT.usage)
-    settings: dict[str, Any] = {"prices": with_prices(tmp_path, *priced)} if priced else {}
-    async with Rig(tmp_path, ask, SPENT, SPENT, SPENT, **settings) as rig:
+    delegation = Step((Use("delegate", {"role": "researcher", "task": "Dig"}),), usage=SPENT.usage)
+    settings: dict[str, Any] = {"prices": write_prices(tmp_path, *models)} if models else {}
+    async with Rig(tmp_path, delegation, SPENT, SPENT, SPENT, **settings) as rig:
         conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
         await rig.say(conversation, "Ask him")
         path = f"/api/conversations/{conversation}/messages"
@@ -121,8 +125,8 @@ async def test_an_answer_has_the_cost_of_its_turn_and_delegates(
         assert "cost" not in question["metadata"]
         assert answer["metadata"].get("cost") == cost
         assert answer["metadata"]["usage"]["outputTokens"] == 12, "what is paid is what is counted"
-        one = await rig.ok("GET", f"{path}/{answer['id']}?format=html")
-        assert one["metadata"].get("cost") == cost
+        single_message = await rig.ok("GET", f"{path}/{answer['id']}?format=html")
+        assert single_message["metadata"].get("cost") == cost
         await rig.say(conversation, "And now without him")
         latest = (await rig.ok("GET", path))["items"][-1]
         if cost is not None and "unpricedCalls" not in cost:
@@ -150,8 +154,8 @@ async def test_the_services_reason_for_a_cache_miss_is_in_the_usage(tmp_path: Pa
         assert rows[""]["calls"] == rows["model_changed"]["calls"] == 1
         assert rows["model_changed"]["cacheMissed"] > 0
         assert "cacheMissed" not in rows[""]
-        first, second = (request["diagnostics"]["previous_message_id"] for request in api.requests)
-        assert (first, second[:4]) == (None, "msg_")
+        first, second_id = (request["diagnostics"]["previous_message_id"] for request in api.requests)
+        assert (first, second_id[:4]) == (None, "msg_")
         csv = (await rig.http.get("/api/usage?groupBy=cacheMiss&format=csv")).text
         assert csv.startswith("cacheMiss,calls,")
     assert api.refused == []

@@ -25,10 +25,10 @@ async def open_wait(rig: Rig) -> Json:
     """Return the first open wait, once there is one."""
     with anyio.fail_after(240):
         while True:
-            found = await rig.ok("GET", "/api/waits?state=open")
-            if found["items"]:
-                assert found["total"] == len(found["items"])
-                return dict(found["items"][0])
+            page = await rig.ok("GET", "/api/waits?state=open")
+            if page["items"]:
+                assert page["total"] == len(page["items"])
+                return dict(page["items"][0])
             await pause()
 
 
@@ -40,9 +40,9 @@ async def send(rig: Rig, conversation: str) -> str:
 
 async def ended(rig: Rig, turn: str) -> Json:
     with anyio.fail_after(240):
-        while (found := await rig.ok("GET", f"/api/turns/{turn}"))["status"] in ("running", "waiting"):
+        while (turn_record := await rig.ok("GET", f"/api/turns/{turn}"))["status"] in ("running", "waiting"):
             await pause()
-    return dict(found)
+    return dict(turn_record)
 
 
 async def test_a_waiting_turn_is_listed_refuses_invalid_answers_and_continues_with_the_first_valid_one(
@@ -73,9 +73,9 @@ async def test_a_waiting_turn_is_listed_refuses_invalid_answers_and_continues_wi
             assert (status, code) == (422, "VALIDATION_ERROR")
             assert message.startswith(f"{field}:"), message
         assert (await rig.ok("GET", path))["state"] == "open"
-        edited = {"engrams": [{**ENGRAM, "content": "Ann likes coffee."}]}
-        answered = await rig.ok("POST", path, {"action": "accept", "content": {"arguments": edited}})
-        assert (answered["state"], answered["answeredBy"]) == ("accepted", "local")
+        changed_arguments = {"engrams": [{**ENGRAM, "content": "Ann likes coffee."}]}
+        answered_wait = await rig.ok("POST", path, {"action": "accept", "content": {"arguments": changed_arguments}})
+        assert (answered_wait["state"], answered_wait["answeredBy"]) == ("accepted", "local")
         status, code, message = await rig.refused("POST", path, {"action": "decline"})
         assert (status, code) == (409, "WAIT_ANSWERED")
         assert "accepted" in message
@@ -92,17 +92,17 @@ async def test_a_wait_is_answered_by_a_frame_and_the_socket_gets_both_events(tmp
         conversation = await rig.conversation(await rig.domain(toolPolicy={"promptx_remember": "ask"}))
         async with client(address) as c:
             await c.ask("message", conversationId=conversation, content="Remember.")
-            heard = [await c.hear()]
-            while heard[-1]["type"] != "input_required":
-                heard.append(await c.hear())
-            wait = heard[-1]["waitId"]
-            refused = await c.ask("answer", waitId=wait, action="accept", content={"scope": "x"}, requestId="r1")
-            assert (refused["type"], refused["code"], refused["waitId"]) == ("error", "VALIDATION_ERROR", wait)
+            frames = [await c.hear()]
+            while frames[-1]["type"] != "input_required":
+                frames.append(await c.hear())
+            wait = frames[-1]["waitId"]
+            refusal = await c.ask("answer", waitId=wait, action="accept", content={"scope": "x"}, requestId="r1")
+            assert (refusal["type"], refusal["code"], refusal["waitId"]) == ("error", "VALIDATION_ERROR", wait)
             await c.say("answer", waitId=wait, action="decline", content={"reason": "no"}, requestId="r2")
-            rest = await c.hear_turn()
-            assert {"type": "answered", "waitId": wait, "state": "declined", "requestId": "r2"} in rest
-            assert "input_answered" in [event["type"] for event in rest]
-            assert rest[-1]["type"] == "done"
+            later_frames = await c.hear_turn()
+            assert {"type": "answered", "waitId": wait, "state": "declined", "requestId": "r2"} in later_frames
+            assert "input_answered" in [event["type"] for event in later_frames]
+            assert later_frames[-1]["type"] == "done"
         (row,) = await audited(rig, action="tool.call")
         assert row["details"]["because"] == "declined"
 
@@ -114,40 +114,40 @@ async def test_a_wait_is_visible_to_its_owner_and_admins_of_its_domain(tmp_path:
         bob = await make_key(rig, "bob", "member", t.ids["domain"])
         path = f"/api/domains/{t.ids['domain']}"
         await rig.ok("PATCH", path, {"settings": {"toolPolicy": {"promptx_remember": "ask-admin"}}})
-        made = (await t.ask(bob, "POST", "/api/conversations", {"domainId": t.ids["domain"]})).json()
+        conversation = (await t.ask(bob, "POST", "/api/conversations", {"domainId": t.ids["domain"]})).json()
         rig.http.headers.update(bearer(bob))
-        turn = await send(rig, made["id"])
+        turn = await send(rig, conversation["id"])
         wait = await open_wait(rig)
         assert wait["answerer"] == "admin"
         answer = {"action": "accept"}
-        one = f"/api/waits/{wait['id']}"
-        assert (await t.ask(t.mallory, "GET", one)).status_code == 404
-        assert (await t.ask(t.mallory, "POST", one, answer)).status_code == 404
+        path_of_wait = f"/api/waits/{wait['id']}"
+        assert (await t.ask(t.mallory, "GET", path_of_wait)).status_code == 404
+        assert (await t.ask(t.mallory, "POST", path_of_wait, answer)).status_code == 404
         assert (await t.ask(t.mallory, "GET", "/api/waits")).json()["items"] == []
-        refused = await t.ask(bob, "POST", one, answer)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "FORBIDDEN")
-        assert wait["id"] in [each["id"] for each in (await t.ask(t.ann, "GET", "/api/waits")).json()["items"]]
-        assert (await t.ask(t.ann, "POST", one, answer)).status_code == 200
+        refusal = await t.ask(bob, "POST", path_of_wait, answer)
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (403, "FORBIDDEN")
+        assert wait["id"] in [item["id"] for item in (await t.ask(t.ann, "GET", "/api/waits")).json()["items"]]
+        assert (await t.ask(t.ann, "POST", path_of_wait, answer)).status_code == 200
         rig.http.headers.update(bearer(bob))
-        second = await open_wait(rig)
+        second_wait = await open_wait(rig)
         async with serving(rig.application.app) as address, socket(address, key=t.mallory) as c:
-            said = await c.ask("answer", waitId=second["id"], action="accept", requestId="r")
-            assert said["code"] == "WAIT_NOT_FOUND"
-        assert (await t.ask(t.ann, "POST", f"/api/waits/{second['id']}", {"action": "decline"})).status_code == 200
+            reply = await c.ask("answer", waitId=second_wait["id"], action="accept", requestId="r")
+            assert reply["code"] == "WAIT_NOT_FOUND"
+        assert (await t.ask(t.ann, "POST", f"/api/waits/{second_wait['id']}", {"action": "decline"})).status_code == 200
         assert (await ended(rig, turn))["status"] == "done"
 
 
-@pytest.mark.parametrize(("form", "more"), [(WaitAnswerForm, {}), (AnswerFrame, {"waitId": "wait_1"})])
-def test_frames_and_rest_have_the_same_size_limit_for_answers(form: type[Form], more: Json) -> None:
+@pytest.mark.parametrize(("form", "fields"), [(WaitAnswerForm, {}), (AnswerFrame, {"waitId": "wait_1"})])
+def test_frames_and_rest_have_the_same_size_limit_for_answers(form: type[Form], fields: Json) -> None:
     deep: Json = {}
     for _ in range(30):
         deep = {"a": deep}
-    fitting = {f"field{index}": "ä" * 2_000 for index in range(20)}
-    for content in (None, {"text": "ä" * 10_000}, {"arguments": fitting}):
-        read_form(form, {**more, "action": "accept", "content": content})
-    for unfit in (deep, {"a": "b" * 200_000}):
+    fields_within_limit = {f"field{index}": "ä" * 2_000 for index in range(20)}
+    for content in (None, {"text": "ä" * 10_000}, {"arguments": fields_within_limit}):
+        read_form(form, {**fields, "action": "accept", "content": content})
+    for content_too_large in (deep, {"a": "b" * 200_000}):
         with pytest.raises(InvalidInput):
-            read_form(form, {**more, "action": "accept", "content": unfit})
+            read_form(form, {**fields, "action": "accept", "content": content_too_large})
 
 
 async def test_a_chat_that_comes_back_while_its_turn_waits_follows_it(tmp_path: Path) -> None:
@@ -170,14 +170,14 @@ async def test_a_stateless_call_does_not_wait(tmp_path: Path) -> None:
         body = {"model": domain, "messages": [{"role": "user", "content": "Remember."}]}
         answer = await rig.ok("POST", "/v1/chat/completions", body)
         assert answer["choices"][0]["message"]["content"] == "Done."
-        told = str(rig.model.requests[-1].messages)
-        assert "no person can be asked here" in told
+        messages = str(rig.model.requests[-1].messages)
+        assert "no person can be asked here" in messages
         assert (await rig.ok("GET", "/api/waits"))["items"] == []
 
 
 async def test_the_model_asks_its_user_if_the_domain_allows_it(tmp_path: Path) -> None:
-    ask = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
-    async with Rig(tmp_path, ask, say("Tea it is."), say("No tool.")) as rig:
+    ask_user = use("ask_user", question="Tea or coffee?", options=["tea", "coffee"])
+    async with Rig(tmp_path, ask_user, say("Tea it is."), say("No tool.")) as rig:
         conversation = await rig.conversation(await rig.domain(askUser=True))
         turn = await send(rig, conversation)
         wait = await open_wait(rig)
@@ -188,9 +188,9 @@ async def test_the_model_asks_its_user_if_the_domain_allows_it(tmp_path: Path) -
         await rig.ok("POST", path, {"action": "accept", "content": {"choices": ["tea"]}})
         assert (await ended(rig, turn))["status"] == "done"
         await rig.say(await rig.conversation(await rig.domain()), "Hi")
-        offered = [{tool["name"] for tool in request.tools} for request in rig.model.requests]
-        assert "ask_user" in offered[0]
-        assert "ask_user" not in offered[-1]
+        tool_names = [{tool["name"] for tool in request.tools} for request in rig.model.requests]
+        assert "ask_user" in tool_names[0]
+        assert "ask_user" not in tool_names[-1]
 
 
 async def test_a_tool_rule_can_depend_on_the_users_rights(tmp_path: Path) -> None:
@@ -229,8 +229,8 @@ async def test_an_approval_of_a_tool_ends_with_a_change_of_its_entry(tmp_path: P
 
         await approve()
         assert (await ended(rig, await send(rig, conversation)))["status"] == "done"
-        other = {"mcpServers": {"s": {**entry, "env": {"GREETING": "hello"}}}}
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": other})
+        changed_settings = {"mcpServers": {"s": {**entry, "env": {"GREETING": "hello"}}}}
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": changed_settings})
         await approve()
         calls = (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls"))["items"]
         assert [call["status"] for call in calls] == ["ok"] * 3
@@ -239,12 +239,12 @@ async def test_an_approval_of_a_tool_ends_with_a_change_of_its_entry(tmp_path: P
 async def test_a_revoked_grant_removes_its_waits_from_the_list_and_its_total(tmp_path: Path) -> None:
     async with tenants(tmp_path) as t:
         assert (await t.ask(t.ann, "GET", "/api/waits")).json()["total"] == 1
-        other = {t.own_domain: "member"}
+        other_grants = {t.own_domain: "member"}
         as_operator(t.rig)
-        await t.rig.ok("PATCH", "/api/users/ann", {"grants": other})
+        await t.rig.ok("PATCH", "/api/users/ann", {"grants": other_grants})
         key = await make_key(t.rig, "ann", "member", t.own_domain)
-        found = (await t.ask(key, "GET", "/api/waits")).json()
-        assert (found["items"], found["total"]) == ([], 0)
+        page = (await t.ask(key, "GET", "/api/waits")).json()
+        assert (page["items"], page["total"]) == ([], 0)
 
 
 async def test_one_answer_approves_a_call_and_allows_its_tool_in_the_domain(tmp_path: Path) -> None:
@@ -256,14 +256,14 @@ async def test_one_answer_approves_a_call_and_allows_its_tool_in_the_domain(tmp_
         answer = {"action": "accept", "content": {"scope": "domain"}}
         assert (await rig.ok("POST", f"/api/waits/{wait['id']}", answer))["state"] == "accepted"
         assert (await ended(rig, turn))["status"] == "done"
-        shown = await rig.ok("GET", f"/api/domains/{domain}")
-        assert shown["settings"]["toolPolicy"] == {"promptx_remember": "allow", "x__*": "deny"}
-        assert shown["version"] == before + 1
+        domain_record = await rig.ok("GET", f"/api/domains/{domain}")
+        assert domain_record["settings"]["toolPolicy"] == {"promptx_remember": "allow", "x__*": "deny"}
+        assert domain_record["version"] == before + 1
         assert (await rig.ok("GET", f"/api/domains/{domain}/history"))["items"][0]["author"] == "local"
         assert await audited(rig, action="wait.accept", target=wait["id"])
         assert await audited(rig, action="domain.update", target=domain)
-        again = await send(rig, await rig.conversation(domain))
-        assert (await ended(rig, again))["status"] == "done"  # no question is asked
+        second_turn = await send(rig, await rig.conversation(domain))
+        assert (await ended(rig, second_turn))["status"] == "done"  # no question is asked
 
 
 async def test_an_answer_whose_rule_cannot_be_stored_leaves_the_wait_open(tmp_path: Path) -> None:
@@ -299,8 +299,8 @@ async def test_of_two_simultaneous_answers_only_the_valid_one_stores_its_rule(tm
                 for body in answers:
                     tasks.start_soon(post, path, body, statuses)
             assert sorted(statuses) == [200, *[409] * 5]
-            kept = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"]["promptx_remember"]
-            assert kept == {"accepted": "allow", "declined": "ask"}[(await rig.ok("GET", path))["state"]]
+            policy = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"]["promptx_remember"]
+            assert policy == {"accepted": "allow", "declined": "ask"}[(await rig.ok("GET", path))["state"]]
             assert (await ended(rig, turn))["status"] == "done"
 
 
@@ -314,8 +314,8 @@ async def test_only_an_admin_can_allow_a_tool_in_the_whole_domain(tmp_path: Path
         turn = await send(rig, await rig.conversation(domain))
         wait = await open_wait(rig)
         path = f"/api/waits/{wait['id']}"
-        refused = await rig.refused("POST", path, {"action": "accept", "content": {"scope": "domain"}})
-        assert refused[:2] == (403, "FORBIDDEN")
+        refusal = await rig.refused("POST", path, {"action": "accept", "content": {"scope": "domain"}})
+        assert refusal[:2] == (403, "FORBIDDEN")
         assert (await rig.ok("GET", path))["state"] == "open"
         await rig.ok("POST", path, {"action": "accept"})
         assert (await ended(rig, turn))["status"] == "done"

@@ -40,34 +40,34 @@ def test_a_long_key_above_a_wide_list_costs_the_sum_of_their_lengths() -> None:
 
 
 def test_a_nul_below_any_keys_is_refused_at_its_own_place() -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as exc_info:
         read_form(_Anything, {"settings": {"a": [{"b": 1}, {"c": ["x", "y\0"]}], "d": "\0"}}, "body")
-    assert refused.value.path == "body.settings.a.1.c.1"
-    with pytest.raises(InvalidInput) as refused:
+    assert exc_info.value.path == "body.settings.a.1.c.1"
+    with pytest.raises(InvalidInput) as exc_info:
         read_form(_Anything, {"settings": {"a": {"b\0": 1}}})
-    assert refused.value.path == "settings.a.b\ufffd"
+    assert exc_info.value.path == "settings.a.b\ufffd"
 
 
 @pytest.mark.anyio
 async def test_a_body_with_too_many_values_is_refused_before_they_are_read(tmp_path: Path) -> None:
     wide: list[Json] = [{}] * (MAX_VALUES + 1)
     async with Rig(tmp_path) as rig:
-        bodies: list[Json] = [{"title": wide}, {"title": {str(at): [[]] for at in range(MAX_VALUES)}}]
+        bodies: list[Json] = [{"title": wide}, {"title": {str(index): [[]] for index in range(MAX_VALUES)}}]
         for body in bodies:
-            refused = await rig.refused("POST", "/api/conversations", body)
-            assert refused == (422, "VALIDATION_ERROR", f"body: {TOO_MANY}")
+            refusal = await rig.refused("POST", "/api/conversations", body)
+            assert refusal == (422, "VALIDATION_ERROR", f"body: {TOO_MANY}")
 
 
 @pytest.mark.parametrize(
     ("model", "field"), [(NewMemories, "engrams"), (ChatCall, "messages"), (MessageFrame, "images")]
 )
 def test_a_list_is_checked_up_to_its_first_invalid_item(model: type[Form], field: str) -> None:
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as exc_info:
         model.model_validate({field: [{}] * 900})
-    assert refused.value.error_count() < 10
+    assert exc_info.value.error_count() < 10
 
 
 def test_the_first_of_many_unknown_keys_is_named() -> None:
-    with pytest.raises(InvalidInput) as refused:
-        read_form(_Anything, {f"key{at}": 0 for at in range(9)}, "body")
-    assert refused.value.path == "body.key0"
+    with pytest.raises(InvalidInput) as exc_info:
+        read_form(_Anything, {f"key{index}": 0 for index in range(9)}, "body")
+    assert exc_info.value.path == "body.key0"

@@ -8,7 +8,7 @@ from agentic_rag.server.dialects.base import Dialect
 
 
 @dataclass(frozen=True)
-class Said:
+class SseEvent:
     """One server-sent event."""
 
     event: str
@@ -16,15 +16,15 @@ class Said:
     id: str | None
 
 
-def parse_sse(text: str) -> list[Said]:
+def parse_sse(text: str) -> list[SseEvent]:
     """Return the events of a stream. An event without a closing blank line is dropped."""
-    said: list[Said] = []
+    events: list[SseEvent] = []
     name, data, ident = "message", list[str](), None
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for line in lines[:-1]:
         if not line:
             if data:
-                said.append(Said(name, "\n".join(data), ident))
+                events.append(SseEvent(name, "\n".join(data), ident))
             name, data = "message", []
             continue
         field, _, value = line.partition(":")
@@ -37,7 +37,7 @@ def parse_sse(text: str) -> list[Said]:
             ident = value
         else:
             assert field in ("", "retry"), f"no field of an event stream: {line!r}"
-    return said
+    return events
 
 
 def stream(dialect: Dialect, events: Iterable[AgentEvent]) -> str:
@@ -52,9 +52,9 @@ def stream(dialect: Dialect, events: Iterable[AgentEvent]) -> str:
 
 def frames(dialect: Dialect, events: Iterable[AgentEvent]) -> list[bytes]:
     """Return the frames of a WebSocket in this dialect, as the transport writes them."""
-    sent: list[bytes] = []
+    pieces: list[bytes] = []
     for event in events:
-        sent += dialect.frames(event)
+        pieces += dialect.frames(event)
         if dialect.ended:
             break
-    return sent
+    return pieces

@@ -56,25 +56,25 @@ Step = EventBody | tuple[EventBody, Delegate]
 
 def events(*steps: Step, turn_id: str = "turn_1", first: int = 1) -> list[AgentEvent]:
     """Return numbered events of one turn. A notice of the stream itself has no number."""
-    encoder, made, seq = Encoder(ConversationId("conv_1"), TurnId(turn_id)), list[AgentEvent](), first
+    encoder, numbered, seq = Encoder(ConversationId("conv_1"), TurnId(turn_id)), list[AgentEvent](), first
     for step in steps:
         body, agent = step if isinstance(step, tuple) else (step, None)
         outside = isinstance(body, Notice) and body.code == "STORAGE_STALLED"
-        made.append(encoder.encode(body, 0 if outside else seq, f"2026-01-01T00:00:{seq % 60:02}.000Z", agent))
+        numbered.append(encoder.encode(body, 0 if outside else seq, f"2026-01-01T00:00:{seq % 60:02}.000Z", agent))
         seq += not outside
-    return made
+    return numbered
 
 
-def started(message: str = QUESTION) -> TurnStarted:
+def start_turn(message: str = QUESTION) -> TurnStarted:
     return TurnStarted("msg_u", "msg_a", message, "scripted", "img_1", "mine")
 
 
-def done(*references: Reference) -> Done:
+def end_turn(*references: Reference) -> Done:
     timings = {"total": 1500, "retrieval": 20, "generation": 1400}
     return Done("msg_a", Usage(10, 20, 0, 30), "end_turn", references, "scripted", timings, ("ret_1",))
 
 
-def searched(call: str = "call_1", status: ToolStatus = ToolStatus.OK) -> tuple[EventBody, ...]:
+def make_search(call: str = "call_1", status: ToolStatus = ToolStatus.OK) -> tuple[EventBody, ...]:
     """Return the events of one search, from its start to its result."""
     name, server = "search_documents", "retriever"
     return (
@@ -88,25 +88,25 @@ def searched(call: str = "call_1", status: ToolStatus = ToolStatus.OK) -> tuple[
     )
 
 
-def of(agent: Delegate, *bodies: EventBody) -> tuple[Step, ...]:
+def tag(agent: Delegate, *bodies: EventBody) -> tuple[Step, ...]:
     return tuple((body, agent) for body in bodies)
 
 
-def delegated() -> tuple[Step, ...]:
+def delegate_twice() -> tuple[Step, ...]:
     """Return the interleaved events of two parallel delegates."""
     calls = [
         ToolCall(delegate.tool_call_id, "delegate", "delegate", {"role": "researcher", "task": "look"})
         for delegate in (FIRST, SECOND)
     ]
-    one = of(FIRST, IterationStart(1), *searched("call_f"), Thinking("hm"), Text("From one."))
-    two = of(SECOND, IterationStart(1), Text("From two."), *searched("call_s", ToolStatus.ERROR))
-    mixed = [step for pair in zip(one, two, strict=False) for step in pair]
-    rest = [*one[len(two) :], *two[len(one) :]]
+    first_run = tag(FIRST, IterationStart(1), *make_search("call_f"), Thinking("hm"), Text("From one."))
+    second_run = tag(SECOND, IterationStart(1), Text("From two."), *make_search("call_s", ToolStatus.ERROR))
+    interleaved = [step for pair in zip(first_run, second_run, strict=False) for step in pair]
+    remainder = [*first_run[len(second_run) :], *second_run[len(first_run) :]]
     ends = [
         ToolResult(delegate.tool_call_id, "delegate", "delegate", ToolStatus.OK, "answer", False, 900)
         for delegate in (FIRST, SECOND)
     ]
-    return (*calls, *mixed, *rest, *ends)
+    return (*calls, *interleaved, *remainder, *ends)
 
 
 ANSWER = (
@@ -118,19 +118,19 @@ ANSWER = (
 )
 
 FULL = events(
-    started(),
+    start_turn(),
     Title("Leave"),
     IterationStart(1),
     Thinking("Let me"),
     Thinking(" look."),
     Text("I will look. "),
-    *searched(),
+    *make_search(),
     Retrieval("call_r", "memory", "tables", (MEMORY,)),
-    *searched("call_2", ToolStatus.ERROR),
+    *make_search("call_2", ToolStatus.ERROR),
     ToolCallStarted("call_3", "files__write", "files"),
     ToolCall("call_3", "files__write", "files", {}),
     ToolResult("call_3", "files__write", "files", ToolStatus.DENIED, "no", True, 0, "ref_1", {"_ref": "ref_1"}),
-    *delegated(),
+    *delegate_twice(),
     Retrying(1, 500, "slow"),
     Notice("MCP_SERVER_STARTING", "It starts."),
     Notice("STORAGE_STALLED", "It waits."),
@@ -139,12 +139,12 @@ FULL = events(
     *ANSWER,
     IterationStart(3, True),
     Text("And so on."),
-    done(CITED, OF_DELEGATE),
+    end_turn(CITED, OF_DELEGATE),
 )
 """Every kind of event in a turn that succeeds and retracts nothing."""
 
 RESET = events(
-    started(),
+    start_turn(),
     IterationStart(1),
     Text("First words"),
     ToolCallStarted("call_1", "search_documents", "retriever"),
@@ -152,24 +152,30 @@ RESET = events(
     StepReset(1),
     IterationStart(1),
     Text("Other words."),
-    done(),
+    end_turn(),
 )
-RESET_BEFORE_TEXT = events(started(), IterationStart(1), StepReset(1), IterationStart(1), Text("Words."), done())
+RESET_BEFORE_TEXT = events(start_turn(), IterationStart(1), StepReset(1), IterationStart(1), Text("Words."), end_turn())
 RESET_OF_DELEGATE = events(
-    started(), IterationStart(1), *of(FIRST, IterationStart(1), Text("a"), StepReset(1), Text("b")), Text("c"), done()
+    start_turn(),
+    IterationStart(1),
+    *tag(FIRST, IterationStart(1), Text("a"), StepReset(1), Text("b")),
+    Text("c"),
+    end_turn(),
 )
 RESUMED = [
-    *events(started(), IterationStart(1), Text("Before ")),
-    *events(Resumed((4, 1_000_000_000)), StepReset(1), IterationStart(1), Text("after."), done(), first=1_000_000_001),
+    *events(start_turn(), IterationStart(1), Text("Before ")),
+    *events(
+        Resumed((4, 1_000_000_000)), StepReset(1), IterationStart(1), Text("after."), end_turn(), first=1_000_000_001
+    ),
 ]
 RESUMED_BETWEEN_STEPS = [
-    *events(started(), IterationStart(1), *searched()),
-    *events(Resumed((10, 1_000_000_000)), IterationStart(2), *ANSWER, done(CITED), first=1_000_000_001),
+    *events(start_turn(), IterationStart(1), *make_search()),
+    *events(Resumed((10, 1_000_000_000)), IterationStart(2), *ANSWER, end_turn(CITED), first=1_000_000_001),
 ]
-INTERRUPTED = events(started(), IterationStart(1), Text("I was about"), Interrupted("msg_a"))
-INTERRUPTED_AT_ONCE = events(started(), Interrupted())
+INTERRUPTED = events(start_turn(), IterationStart(1), Text("I was about"), Interrupted("msg_a"))
+INTERRUPTED_AT_ONCE = events(start_turn(), Interrupted())
 INTERRUPTED_IN_A_CALL = events(
-    started(),
+    start_turn(),
     IterationStart(1),
     ToolCallStarted("call_1", "search_documents", "retriever"),
     ToolCall("call_1", "search_documents", "retriever", {"query": "x"}),
@@ -177,11 +183,11 @@ INTERRUPTED_IN_A_CALL = events(
     Interrupted("msg_a"),
 )
 FAILURE = Error("LLM_SERVICE_ERROR", "The model gives no answer.", True)
-ERROR_BEFORE_TEXT = events(started(), IterationStart(1), FAILURE)
-ERROR_AFTER_TEXT = events(started(), IterationStart(1), Text("Half an ans"), FAILURE)
-SILENT = events(started(), IterationStart(1), done())
+ERROR_BEFORE_TEXT = events(start_turn(), IterationStart(1), FAILURE)
+ERROR_AFTER_TEXT = events(start_turn(), IterationStart(1), Text("Half an ans"), FAILURE)
+SILENT = events(start_turn(), IterationStart(1), end_turn())
 TAKEN_BACK_CALL = events(
-    started(), IterationStart(1), ToolCallStarted("call_1", "x", "y"), ToolArguments("call_1", "{"), FAILURE
+    start_turn(), IterationStart(1), ToolCallStarted("call_1", "x", "y"), ToolArguments("call_1", "{"), FAILURE
 )
 
 EXPIRES = "2026-01-02T00:00:00.000Z"
@@ -215,7 +221,7 @@ def question(wait: str, call: str) -> InputRequired:
     )
 
 
-def written(call: str, status: ToolStatus = ToolStatus.OK) -> ToolResult:
+def write_result(call: str, status: ToolStatus = ToolStatus.OK) -> ToolResult:
     return ToolResult(call, "files__write", "files", status, "written", False, 7)
 
 
@@ -224,24 +230,24 @@ def write_call(call: str) -> ToolCall:
 
 
 WAITING = events(
-    started(),
+    start_turn(),
     IterationStart(1),
     Text("I will write it. "),
     write_call("call_w"),
     ToolCall("call_d1", "delegate", "delegate", {"role": "researcher", "task": "look"}),
     ToolCall("call_d2", "delegate", "delegate", {"role": "researcher", "task": "look too"}),
-    *of(FIRST, IterationStart(1), write_call("call_f")),
-    *of(SECOND, IterationStart(1), Thinking("Hm"), ToolCallStarted("call_s", "files__write", "files")),
+    *tag(FIRST, IterationStart(1), write_call("call_f")),
+    *tag(SECOND, IterationStart(1), Thinking("Hm"), ToolCallStarted("call_s", "files__write", "files")),
     (ToolArguments("call_s", '{"path": '), SECOND),
     approval("wait_1", "call_w"),
     (approval("wait_2", "call_f"), FIRST),
     (ToolArguments("call_s", '"a.txt"}'), SECOND),
     InputAnswered("wait_1", WaitAction.DECLINE, "ann"),
-    written("call_w", ToolStatus.DENIED),
-    *of(SECOND, write_call("call_s"), written("call_s"), IterationStart(2), Text("Second.")),
+    write_result("call_w", ToolStatus.DENIED),
+    *tag(SECOND, write_call("call_s"), write_result("call_s"), IterationStart(2), Text("Second.")),
     ToolResult("call_d2", "delegate", "delegate", ToolStatus.OK, "Second.", False, 900),
-    *of(FIRST, InputAnswered("wait_2", WaitAction.EXPIRE, ""), written("call_f", ToolStatus.DENIED)),
-    *of(FIRST, IterationStart(2), Text("First.")),
+    *tag(FIRST, InputAnswered("wait_2", WaitAction.EXPIRE, ""), write_result("call_f", ToolStatus.DENIED)),
+    *tag(FIRST, IterationStart(2), Text("First.")),
     ToolResult("call_d1", "delegate", "delegate", ToolStatus.OK, "First.", False, 900),
     IterationStart(2),
     ToolCall("call_q", "ask_user", "agentic-rag", {"question": "Tea?"}),
@@ -250,13 +256,13 @@ WAITING = events(
     ToolResult("call_q", "ask_user", "agentic-rag", ToolStatus.OK, "tea", False, 5),
     IterationStart(3),
     *ANSWER,
-    done(),
+    end_turn(),
 )
 """Two waits at once, one of them a delegate's, while another delegate writes; one is declined, one expires, a third is
 answered."""
 
 APPROVING = events(
-    started(),
+    start_turn(),
     IterationStart(1),
     Text("I will write them. "),
     write_call("call_1"),
@@ -267,16 +273,16 @@ APPROVING = events(
     ToolResult("call_x", "search_documents", "retriever", ToolStatus.OK, "1 hit", False, 12),
     InputAnswered("wait_2", WaitAction.ACCEPT, "ann"),
     InputAnswered("wait_1", WaitAction.DECLINE, "ann"),
-    written("call_2"),
-    written("call_1", ToolStatus.DENIED),
+    write_result("call_2"),
+    write_result("call_1", ToolStatus.DENIED),
     IterationStart(2),
     write_call("call_3"),
     approval("wait_3", "call_3"),
     InputAnswered("wait_3", WaitAction.ACCEPT, "ann"),
-    written("call_3"),
+    write_result("call_3"),
     IterationStart(3),
     Text("Written."),
-    done(),
+    end_turn(),
 )
 """Two approvals at once while another call of the step runs, and one more in the next step."""
 

@@ -32,47 +32,47 @@ from tests.server.dialects.streams import (
     RESET_OF_DELEGATE,
     STREAMS,
     WAITING,
-    done,
+    end_turn,
     events,
-    of,
-    searched,
-    started,
+    make_search,
+    start_turn,
+    tag,
 )
 
 OFFICIAL: TypeAdapter[Event] = TypeAdapter(Event)
 ASKED = {"id": "m", "role": "user", "content": "Hi"}
 
 
-def chunks(encoder: AgUi, fed: list[AgentEvent]) -> list[Json]:
-    return [orjson.loads(each.data) for each in parse_sse(stream(encoder, fed))]
+def read_chunks(encoder: AgUi, events: list[AgentEvent]) -> list[Json]:
+    return [orjson.loads(event.data) for event in parse_sse(stream(encoder, events))]
 
 
-def kinds(said: list[Json]) -> list[str]:
-    return [each["type"] for each in said]
+def kinds_of(chunks: list[Json]) -> list[str]:
+    return [chunk["type"] for chunk in chunks]
 
 
-@pytest.mark.parametrize("fed", STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize("stream_events", STREAMS.values(), ids=STREAMS)
 @pytest.mark.parametrize("history", [None, [ASKED]], ids=["", "history"])
-def test_each_event_matches_the_official_model(fed: list[AgentEvent], history: list[Json] | None) -> None:
-    for each in parse_sse(stream(AgUi(history=history), fed)):
-        model = OFFICIAL.validate_json(each.data)
-        assert model.model_dump_json(by_alias=True) == each.data
+def test_each_event_matches_the_official_model(stream_events: list[AgentEvent], history: list[Json] | None) -> None:
+    for event in parse_sse(stream(AgUi(history=history), stream_events)):
+        model = OFFICIAL.validate_json(event.data)
+        assert model.model_dump_json(by_alias=True) == event.data
         assert not model.model_extra
 
 
 @pytest.mark.parametrize("wait", ["wait_1", "wait_2", "wait_3"])
 def test_a_resumed_run_matches_the_official_model_and_its_snapshot_has_no_duplicates(wait: str) -> None:
-    reset = events(Text("Oh."), StepReset(3), IterationStart(3), Text("No."), done(), first=WAITING[-1].seq)
+    reset = events(Text("Oh."), StepReset(3), IterationStart(3), Text("No."), end_turn(), first=WAITING[-1].seq)
     history = [ASKED, {"id": "msg_a.1", "role": "assistant", "content": "I will write it. "}]
-    known = KnownWaits(frozenset({"wait_1", "wait_2", "wait_3"}), frozenset({wait}))
-    said = parse_sse(stream(AgUi("t", "r2", history, waits=known), [*WAITING[:-1], *reset]))
-    for each in said:
-        assert OFFICIAL.validate_json(each.data).model_dump_json(by_alias=True) == each.data
-    told = [orjson.loads(each.data) for each in said]
-    assert (told[0]["type"], told[0]["runId"]) == ("RUN_STARTED", "r2")
-    assert [each["type"] for each in told].count("RUN_FINISHED") == 1
-    (snapshot,) = [each["messages"] for each in told if each["type"] == "MESSAGES_SNAPSHOT"]
-    ids = [each["id"] for each in snapshot]
+    waits = KnownWaits(frozenset({"wait_1", "wait_2", "wait_3"}), frozenset({wait}))
+    stream_events = parse_sse(stream(AgUi("t", "r2", history, waits=waits), [*WAITING[:-1], *reset]))
+    for event in stream_events:
+        assert OFFICIAL.validate_json(event.data).model_dump_json(by_alias=True) == event.data
+    bodies = [orjson.loads(event.data) for event in stream_events]
+    assert (bodies[0]["type"], bodies[0]["runId"]) == ("RUN_STARTED", "r2")
+    assert [body["type"] for body in bodies].count("RUN_FINISHED") == 1
+    (snapshot,) = [body["messages"] for body in bodies if body["type"] == "MESSAGES_SNAPSHOT"]
+    ids = [message["id"] for message in snapshot]
     assert ids[:2] == ["m", "msg_a.1"]
     assert len(set(ids)) == len(ids)
 
@@ -82,22 +82,22 @@ def test_the_protocols_version_is_the_packages() -> None:
 
 
 def test_ids_chosen_by_the_client_are_used() -> None:
-    (mine, *_) = chunks(AgUi("thread", "run"), INTERRUPTED)
-    assert (mine["threadId"], mine["runId"], mine["metadata"]["conversationId"]) == ("thread", "run", "conv_1")
-    (ours, *_) = chunks(AgUi(), INTERRUPTED)
-    assert (ours["threadId"], ours["runId"]) == ("conv_1", "mine")
+    (chosen, *_) = read_chunks(AgUi("thread", "run"), INTERRUPTED)
+    assert (chosen["threadId"], chosen["runId"], chosen["metadata"]["conversationId"]) == ("thread", "run", "conv_1")
+    (default, *_) = read_chunks(AgUi(), INTERRUPTED)
+    assert (default["threadId"], default["runId"]) == ("conv_1", "mine")
 
 
 def test_offsets_are_unique_and_each_leads_to_the_later_events() -> None:
-    whole = parse_sse(stream(AgUi(), FULL))
-    numbered = [each for each in whole if each.data.find("STORAGE_STALLED") < 0]
-    offsets = [each.id or "" for each in numbered]
+    events = parse_sse(stream(AgUi(), FULL))
+    numbered = [event for event in events if event.data.find("STORAGE_STALLED") < 0]
+    offsets = [event.id or "" for event in numbered]
     assert len(set(offsets)) == len(offsets)
     assert offsets[-1] == f"turn_1:{FULL[-1].seq}"
-    for at in range(0, len(numbered), 7):
-        later = parse_sse(stream(AgUi(after=Offset.parse(offsets[at])), FULL))
-        assert [each.data for each in later if each.data.find("STORAGE_STALLED") < 0] == [
-            each.data for each in numbered[at + 1 :]
+    for index in range(0, len(numbered), 7):
+        following = parse_sse(stream(AgUi(after=Offset.parse(offsets[index])), FULL))
+        assert [event.data for event in following if event.data.find("STORAGE_STALLED") < 0] == [
+            event.data for event in numbered[index + 1 :]
         ]
 
 
@@ -108,21 +108,21 @@ def test_an_invalid_offset_is_refused(text: str) -> None:
 
 
 def test_a_client_gets_each_reset_once() -> None:
-    at = next(event.seq for event in RESET if event.type == "step_reset")
-    encoder = AgUi(after=Offset("turn_1", at))
-    said = chunks(encoder, RESET)
+    seq = next(event.seq for event in RESET if event.type == "step_reset")
+    encoder = AgUi(after=Offset("turn_1", seq))
+    sent_chunks = read_chunks(encoder, RESET)
     assert not encoder.ended
-    assert [each["delta"] for each in said if each["type"] == "TEXT_MESSAGE_CONTENT"] == ["Other words."]
+    assert [chunk["delta"] for chunk in sent_chunks if chunk["type"] == "TEXT_MESSAGE_CONTENT"] == ["Other words."]
 
 
 def test_a_snapshot_keeps_the_text_of_other_steps_and_agents() -> None:
-    fed = events(
-        started(),
+    turn = events(
+        start_turn(),
         IterationStart(1),
         Text("Kept. "),
-        *searched(),
+        *make_search(),
         ToolCall("call_d1", "delegate", "delegate", {"role": "researcher", "task": "look"}),
-        *of(FIRST, IterationStart(1), Text("Of the delegate.")),
+        *tag(FIRST, IterationStart(1), Text("Of the delegate.")),
         ToolResult("call_d1", "delegate", "delegate", ToolStatus.OK, "answer", False, 1),
         IterationStart(2),
         Thinking("Hm"),
@@ -132,13 +132,13 @@ def test_a_snapshot_keeps_the_text_of_other_steps_and_agents() -> None:
         StepReset(2),
         IterationStart(2),
         Text("Said."),
-        done(),
+        end_turn(),
     )
-    said = chunks(AgUi(history=[ASKED]), fed)
-    (snapshot,) = [each["messages"] for each in said if each["type"] == "MESSAGES_SNAPSHOT"]
+    sent_chunks = read_chunks(AgUi(history=[ASKED]), turn)
+    (snapshot,) = [chunk["messages"] for chunk in sent_chunks if chunk["type"] == "MESSAGES_SNAPSHOT"]
     assert snapshot[0] == ASKED
-    told = [(each["role"], each.get("content")) for each in snapshot[1:]]
-    assert told == [
+    texts = [(message["role"], message.get("content")) for message in snapshot[1:]]
+    assert texts == [
         ("assistant", "Kept. "),
         ("tool", "1 hit"),
         ("assistant", "Of the delegate."),
@@ -151,8 +151,8 @@ def test_a_snapshot_keeps_the_text_of_other_steps_and_agents() -> None:
 
 
 def test_a_delegate_is_a_subagent_of_its_call() -> None:
-    (begun, second) = [chunk for chunk in chunks(AgUi(), FULL) if chunk["type"] == "SUBAGENT_STARTED"]
-    assert begun == {
+    (first, second) = [chunk for chunk in read_chunks(AgUi(), FULL) if chunk["type"] == "SUBAGENT_STARTED"]
+    assert first == {
         "type": "SUBAGENT_STARTED",
         "subagentRunId": "msg_a/researcher",
         "name": "researcher",
@@ -164,22 +164,22 @@ def test_a_delegate_is_a_subagent_of_its_call() -> None:
 
 
 def test_truncated_arguments_are_sent_completely_at_the_end_of_the_call() -> None:
-    cut = (ToolCallStarted("c", "x", "y"), ToolArguments("c", '{"a'), ToolCall("c", "x", "y", {}))
-    fed = events(started(), IterationStart(1), *cut)
-    (end,) = [chunk for chunk in chunks(AgUi(), fed) if chunk["type"] == "TOOL_CALL_END"]
+    truncated = (ToolCallStarted("c", "x", "y"), ToolArguments("c", '{"a'), ToolCall("c", "x", "y", {}))
+    turn = events(start_turn(), IterationStart(1), *truncated)
+    (end,) = [chunk for chunk in read_chunks(AgUi(), turn) if chunk["type"] == "TOOL_CALL_END"]
     assert end["metadata"] == {"arguments": {}}
 
 
 def test_a_call_that_never_ran_has_a_result_that_says_so() -> None:
-    fed = events(started(), IterationStart(1), ToolCallStarted("c", "x", "y"), done())
-    said = chunks(AgUi(), fed)
-    assert kinds(said)[-4:] == ["TOOL_CALL_END", "TOOL_CALL_RESULT", "STEP_FINISHED", "RUN_FINISHED"]
+    turn = events(start_turn(), IterationStart(1), ToolCallStarted("c", "x", "y"), end_turn())
+    sent_chunks = read_chunks(AgUi(), turn)
+    assert kinds_of(sent_chunks)[-4:] == ["TOOL_CALL_END", "TOOL_CALL_RESULT", "STEP_FINISHED", "RUN_FINISHED"]
 
 
 def test_a_complete_log_is_read_without_reset_text() -> None:
-    settled = settle(RESET)
-    assert [each.fields()["text"] for each in settled if each.type == "text"] == ["Other words."]
-    assert {"step_reset", "tool_call_started", "tool_arguments"}.isdisjoint(each.type for each in settled)
-    assert [each.fields()["text"] for each in settle(RESET_OF_DELEGATE) if each.type == "text"] == ["b", "c"]
+    settled_events = settle(RESET)
+    assert [event.fields()["text"] for event in settled_events if event.type == "text"] == ["Other words."]
+    assert {"step_reset", "tool_call_started", "tool_arguments"}.isdisjoint(event.type for event in settled_events)
+    assert [event.fields()["text"] for event in settle(RESET_OF_DELEGATE) if event.type == "text"] == ["b", "c"]
     assert settle(FULL) == FULL
-    assert kinds(chunks(AgUi(), settled))[-1] == "RUN_FINISHED"
+    assert kinds_of(read_chunks(AgUi(), settled_events))[-1] == "RUN_FINISHED"

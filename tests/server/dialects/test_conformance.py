@@ -36,11 +36,11 @@ def test_each_encoded_event_is_complete_sse_and_complete_frames(name: str) -> No
 @everywhere
 def test_an_encoder_is_a_function_of_its_stream_alone(name: str) -> None:
     for kind, events in STREAMS.items():
-        one, other = make_encoder(name), make_encoder(name)
-        mixed = [(one.sse(event), other.sse(event)) for event in events]
-        assert all(mine == theirs for mine, theirs in mixed), kind
-        alone = make_encoder(name)
-        assert [alone.sse(event) for event in events] == [mine for mine, _ in mixed], kind
+        first, second = make_encoder(name), make_encoder(name)
+        pairs = [(first.sse(event), second.sse(event)) for event in events]
+        assert all(a == b for a, b in pairs), kind
+        single = make_encoder(name)
+        assert [single.sse(event) for event in events] == [piece for piece, _ in pairs], kind
 
 
 @everywhere
@@ -57,39 +57,39 @@ def test_the_end_of_a_turn_is_announced(name: str) -> None:
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_continuing_later_gives_exactly_the_rest(name: str, share: float) -> None:
     for kind, events in STREAMS.items():
-        at = max(1, int(len(events) * share))
-        after = events[at - 1].seq
-        whole = make_encoder(name)
-        pieces = [(event.seq, whole.sse(event)) for event in events]
-        later = join(make_encoder(name), after)
-        fed = events if later.needs_start else events[at:]
+        cut = max(1, int(len(events) * share))
+        after = events[cut - 1].seq
+        encoder = make_encoder(name)
+        pieces = [(event.seq, encoder.sse(event)) for event in events]
+        resumed = join(make_encoder(name), after)
+        following = events if resumed.needs_start else events[cut:]
         expected = [piece for seq, piece in pieces if seq > after and piece]
-        assert [piece for event in fed if event.seq and (piece := later.sse(event))] == expected, kind
+        assert [piece for event in following if event.seq and (piece := resumed.sse(event))] == expected, kind
 
 
 @everywhere
 def test_a_step_is_retracted_or_the_stream_ends_with_its_error(name: str) -> None:
     for events in (RESET, RESUMED):
         encoder = make_encoder(name)
-        said = stream(encoder, events)
-        assert encoder.ended == ("STEP_RESET" in said)
-        assert encoder.ended == ("words." not in said and "after." not in said)
+        text = stream(encoder, events)
+        assert encoder.ended == ("STEP_RESET" in text)
+        assert encoder.ended == ("words." not in text and "after." not in text)
         by_frames = make_encoder(name)
-        sent = b"\n".join(frames(by_frames, events))
-        assert by_frames.ended == (b"STEP_RESET" in sent)
+        text_of_frames = b"\n".join(frames(by_frames, events))
+        assert by_frames.ended == (b"STEP_RESET" in text_of_frames)
 
 
 @everywhere
 def test_a_delegates_reset_does_not_end_the_answer_in_dialects_without_delegate_text(name: str) -> None:
     encoder = make_encoder(name)
-    said = stream(encoder, RESET_OF_DELEGATE)
-    assert encoder.ended == ("STEP_RESET" in said)
+    text = stream(encoder, RESET_OF_DELEGATE)
+    assert encoder.ended == ("STEP_RESET" in text)
 
 
 @everywhere
 def test_an_interrupt_is_reported(name: str) -> None:
-    said = stream(make_encoder(name), INTERRUPTED).lower()
-    assert any(word in said for word in ("interrupt", "generation_aborted", "abort"))
+    text = stream(make_encoder(name), INTERRUPTED).lower()
+    assert any(word in text for word in ("interrupt", "generation_aborted", "abort"))
 
 
 @everywhere

@@ -42,26 +42,28 @@ from tests.server.dialects.streams import (
     WAITING,
     Step,
     approval,
-    done,
+    end_turn,
     events,
-    searched,
-    started,
+    make_search,
+    start_turn,
 )
 
 ANSWER = "I will look. \n\nYou get 25 days of leave.\nTravel by train 🚆 — naïve\r\n\u2028end. And so on."
 
 
-def items(name: str, stream_of: Any) -> list[tuple[str, Any]]:
+def read_items(name: str, stream_of: Any) -> list[tuple[str, Any]]:
     """Return the name and the parsed data of each server-sent event of a dialect."""
-    said = parse_sse(stream(get_dialect(name), stream_of))
-    return [(each.event, orjson.loads(each.data) if each.data.startswith("{") else each.data) for each in said]
+    sse_events = parse_sse(stream(get_dialect(name), stream_of))
+    return [
+        (event.event, orjson.loads(event.data) if event.data.startswith("{") else event.data) for event in sse_events
+    ]
 
 
-def kinds(name: str, stream_of: Any) -> list[str]:
-    return [kind for kind, _ in items(name, stream_of)]
+def kinds_of(name: str, stream_of: Any) -> list[str]:
+    return [kind for kind, _ in read_items(name, stream_of)]
 
 
-def sent(name: str, stream_of: Any) -> list[dict[str, Any]]:
+def read_frames(name: str, stream_of: Any) -> list[dict[str, Any]]:
     return [orjson.loads(text) for text in frames(get_dialect(name), stream_of)]
 
 
@@ -69,12 +71,16 @@ def sent(name: str, stream_of: Any) -> list[dict[str, Any]]:
 
 
 def test_observable_is_native_with_snake_case_fields_and_cards() -> None:
-    native, observable = dict(items("native", FULL)), dict(items("observable", FULL))
+    native, observable = dict(read_items("native", FULL)), dict(read_items("observable", FULL))
     assert native.keys() == observable.keys()
     for name in ("tool_call_id", "tool_name", "conversation_id", "turn_id", "parent_tool_call_id"):
         assert name in observable["tool_call"]
-    (found,) = [data for kind, data in items("observable", events(started(), *searched(), done())) if "cards" in data]
-    assert found["cards"] == [
+    (event,) = [
+        data
+        for kind, data in read_items("observable", events(start_turn(), *make_search(), end_turn()))
+        if "cards" in data
+    ]
+    assert event["cards"] == [
         {
             "id": HIT.id,
             "name": HIT.name,
@@ -92,15 +98,15 @@ def test_observable_is_native_with_snake_case_fields_and_cards() -> None:
 def test_observable_keeps_the_keys_of_tools_and_sends_no_empty_retrieval() -> None:
 
     call = ToolCall("c", "t", "s", {"topK": 1, "inner": {"maxAge": 2}})
-    said = items("observable", events(started(), call, Retrieval("r", "documents", "q", ())))
-    assert [kind for kind, _ in said] == ["turn_started", "tool_call"]
-    assert said[1][1]["arguments"] == {"topK": 1, "inner": {"maxAge": 2}}
+    pairs = read_items("observable", events(start_turn(), call, Retrieval("r", "documents", "q", ())))
+    assert [kind for kind, _ in pairs] == ["turn_started", "tool_call"]
+    assert pairs[1][1]["arguments"] == {"topK": 1, "inner": {"maxAge": 2}}
 
 
 def test_observable_keeps_the_keys_of_questions() -> None:
     schema = {"type": "object", "properties": {"fullName": {"type": "string", "maxLength": 5}}}
-    asked = replace(approval("wait_1", "c"), arguments={"fullName": "Ann"}, schema=schema)
-    ((_, _), (kind, data)) = items("observable", events(started(), asked))
+    request = replace(approval("wait_1", "c"), arguments={"fullName": "Ann"}, schema=schema)
+    ((_, _), (kind, data)) = read_items("observable", events(start_turn(), request))
     assert (kind, data["wait_id"], data["arguments"], data["schema"]) == (
         "input_required",
         "wait_1",
@@ -112,21 +118,21 @@ def test_observable_keeps_the_keys_of_questions() -> None:
 @pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat", "openai"])
 def test_a_dialect_without_waits_sends_none_and_the_turn_continues(name: str) -> None:
     encoder = get_dialect(name)
-    told = [(event.type, encoder.sse(event)) for event in WAITING]
+    pieces = [(event.type, encoder.sse(event)) for event in WAITING]
     assert not encoder.ended
-    assert {said for kind, said in told if kind in ("input_required", "input_answered")} == {b""}
-    assert told[-1][1]
+    assert {piece for kind, piece in pieces if kind in ("input_required", "input_answered")} == {b""}
+    assert pieces[-1][1]
 
 
 # message
 
 
 def test_message_streams_deltas_and_each_source_once() -> None:
-    cited = SourceReference(1, 1, 0, 4, "doc_1", "Leave policy.md", "chunk_1", "25 days", 0.9)
-    turn = events(started(), IterationStart(1), Text("Yes"), cited, Text("."), cited, done(CITED))
+    citation = SourceReference(1, 1, 0, 4, "doc_1", "Leave policy.md", "chunk_1", "25 days", 0.9)
+    turn = events(start_turn(), IterationStart(1), Text("Yes"), citation, Text("."), citation, end_turn(CITED))
     source = {"documentId": "doc_1", "documentName": "Leave policy.md", "content": "25 days", "relevanceScore": 0.9}
     usage = {"inputTokens": 30, "outputTokens": 30}
-    assert items("message", turn) == [
+    assert read_items("message", turn) == [
         ("message_start", {"type": "message_start", "messageId": "msg_a"}),
         ("content_delta", {"type": "content_delta", "delta": "Yes"}),
         ("source_reference", {"type": "source_reference", **source}),
@@ -134,7 +140,7 @@ def test_message_streams_deltas_and_each_source_once() -> None:
         ("message_complete", {"type": "message_complete", "messageId": "msg_a", "usage": usage}),
     ]
     beside = {"conversationId": "conv_1", "turnId": "turn_1", "messageId": "msg_a"}
-    assert sent("message", turn)[1:4] == [
+    assert read_frames("message", turn)[1:4] == [
         {"type": "content_delta", "delta": "Yes", **beside},
         {"type": "source_reference", "source": source, **beside},
         {"type": "content_delta", "delta": ".", **beside},
@@ -150,18 +156,18 @@ def test_the_answer_is_the_main_agents_with_blank_lines_between_steps(name: str)
 
 def text_of(name: str, stream_of: Any) -> str:
     """Return the answer as a client assembles it."""
-    said = items(name, stream_of)
+    pairs = read_items(name, stream_of)
     match name:
         case "message":
-            return "".join(data["delta"] for kind, data in said if kind == "content_delta")
+            return "".join(data["delta"] for kind, data in pairs if kind == "content_delta")
         case "agentx":
-            return "".join(data["data"]["text"] for kind, data in said if kind == "text_delta")
+            return "".join(data["data"]["text"] for kind, data in pairs if kind == "text_delta")
         case "knowledge":
             return "".join(
-                each.data for each in parse_sse(stream(get_dialect(name), stream_of)) if each.event == "chunk"
+                event.data for event in parse_sse(stream(get_dialect(name), stream_of)) if event.event == "chunk"
             )
         case _:
-            parts = [orjson.loads(each.data) for each in parse_sse(stream(get_dialect("chat"), stream_of))[:-1]]
+            parts = [orjson.loads(event.data) for event in parse_sse(stream(get_dialect("chat"), stream_of))[:-1]]
             text = "".join(part["data"]["content"] for part in parts if part["type"] == "text")
             assert parts[-1]["data"]["final_message"] == {"role": "assistant", "content": text}
             return text
@@ -178,7 +184,7 @@ def text_of(name: str, stream_of: Any) -> str:
 )
 @pytest.mark.parametrize("name", ["message", "knowledge"])
 def test_an_unknown_end_is_an_error_with_its_code(name: str, turn: Any, code: str) -> None:
-    kind, data = items(name, turn)[-1]
+    kind, data = read_items(name, turn)[-1]
     assert (kind, data["code"]) == ("error", code)
     assert data["error" if name == "message" else "message"]
     assert data["retryable"] == (code == "LLM_SERVICE_ERROR")
@@ -193,8 +199,8 @@ def test_a_step_without_output_can_run_again_and_so_can_a_delegates(name: str) -
 @pytest.mark.parametrize("name", ["message", "agentx", "knowledge", "chat"])
 def test_a_reset_of_a_step_that_never_started_retracts_nothing(name: str) -> None:
     """A server that takes over another one's turn resets the step that would have come next."""
-    before = events(started(), IterationStart(1), Text("I look."), *searched())
-    after = events(StepReset(2), IterationStart(2), Text("Found."), done(), first=1_000_000_001)
+    before = events(start_turn(), IterationStart(1), Text("I look."), *make_search())
+    after = events(StepReset(2), IterationStart(2), Text("Found."), end_turn(), first=1_000_000_001)
     assert text_of(name, [*before, *after]) == "I look.\n\nFound."
 
 
@@ -202,7 +208,7 @@ def test_a_reset_of_a_step_that_never_started_retracts_nothing(name: str) -> Non
 def test_a_server_lost_in_mid_call_is_an_error(name: str) -> None:
     leaving = Notice(ServerStopping.code, "The server stops.")
     encoder = get_dialect(name)
-    assert "SERVER_STOPPING" in stream(encoder, events(started(), IterationStart(1), Text("I look"), leaving))
+    assert "SERVER_STOPPING" in stream(encoder, events(start_turn(), IterationStart(1), Text("I look"), leaving))
     assert encoder.ended
 
 
@@ -219,13 +225,13 @@ def test_a_waiting_callers_answer_has_no_retracted_text_and_fails_like_the_turn(
     assert wait(SILENT)["content"] == ""
     for turn, status, code in [
         (ERROR_AFTER_TEXT, 502, "LLM_SERVICE_ERROR"),
-        (events(started(), Error("GENERATION_TIMEOUT", "Too slow.", True)), 504, "GENERATION_TIMEOUT"),
+        (events(start_turn(), Error("GENERATION_TIMEOUT", "Too slow.", True)), 504, "GENERATION_TIMEOUT"),
         (INTERRUPTED, 499, "GENERATION_ABORTED"),
         (FULL[:5], 503, "SERVER_STOPPING"),
     ]:
-        with pytest.raises(AgenticRagError) as raised:
+        with pytest.raises(AgenticRagError) as exc_info:
             wait(turn)
-        assert (raised.value.status, raised.value.code) == (status, code)
+        assert (exc_info.value.status, exc_info.value.code) == (status, code)
 
 
 # agentx
@@ -233,9 +239,15 @@ def test_a_waiting_callers_answer_has_no_retracted_text_and_fails_like_the_turn(
 
 def test_agentx_reports_the_agents_activity() -> None:
     turn = events(
-        started("Hi"), IterationStart(1), *searched(), IterationStart(2), Text("25"), Text(" days"), done(CITED)
+        start_turn("Hi"),
+        IterationStart(1),
+        *make_search(),
+        IterationStart(2),
+        Text("25"),
+        Text(" days"),
+        end_turn(CITED),
     )
-    assert kinds("agentx", turn) == [
+    assert kinds_of("agentx", turn) == [
         "conversation_start",
         "turn_request",
         "conversation_thinking",
@@ -250,49 +262,49 @@ def test_agentx_reports_the_agents_activity() -> None:
         "turn_response",
         "conversation_end",
     ]
-    said = dict(items("agentx", turn))
-    assert said["turn_request"]["data"] == {"turnId": "turn_1", "messageId": "msg_u", "content": "Hi"}
-    assert said["text_delta"] == {
+    frames_of = dict(read_items("agentx", turn))
+    assert frames_of["turn_request"]["data"] == {"turnId": "turn_1", "messageId": "msg_u", "content": "Hi"}
+    assert frames_of["text_delta"] == {
         "type": "text_delta",
         "conversationId": "conv_1",
         "turnId": "turn_1",
-        "timestamp": said["text_delta"]["timestamp"],
+        "timestamp": frames_of["text_delta"]["timestamp"],
         "data": {"text": " days"},
     }
-    assert said["tool_executing"]["data"]["arguments"] == {"query": "leave"}
-    assert said["turn_response"]["data"]["duration"] == 1500
-    assert [reference["documentName"] for reference in said["message_complete"]["data"]["references"]] == [
+    assert frames_of["tool_executing"]["data"]["arguments"] == {"query": "leave"}
+    assert frames_of["turn_response"]["data"]["duration"] == 1500
+    assert [reference["documentName"] for reference in frames_of["message_complete"]["data"]["references"]] == [
         "Leave policy.md"
     ]
-    assert sent("agentx", turn)[-1]["data"]["reason"] == "completed"
+    assert read_frames("agentx", turn)[-1]["data"]["reason"] == "completed"
 
 
 def test_agentx_distinguishes_tools_of_delegates_and_ends_retracted_ones() -> None:
-    said = items("agentx", FULL)
-    of_tools = [(kind, data["data"].get("agent", "")) for kind, data in said if kind.startswith("tool_")]
+    pairs = read_items("agentx", FULL)
+    of_tools = [(kind, data["data"].get("agent", "")) for kind, data in pairs if kind.startswith("tool_")]
     for agent in ("researcher", "researcher-2"):
         assert [kind for kind, whose in of_tools if whose == agent][:2] == ["tool_planned", "tool_executing"]
     assert ("tool_failed", "researcher-2") in of_tools
-    failed = [data["data"] for kind, data in items("agentx", TAKEN_BACK_CALL) if kind == "tool_failed"]
-    assert [(each["toolCallId"], each["status"]) for each in failed] == [("call_1", "interrupted")]
-    planned = [kind for kind, _ in said if kind in ("tool_planned", "tool_executing")]
+    failures = [data["data"] for kind, data in read_items("agentx", TAKEN_BACK_CALL) if kind == "tool_failed"]
+    assert [(failure["toolCallId"], failure["status"]) for failure in failures] == [("call_1", "interrupted")]
+    planned = [kind for kind, _ in pairs if kind in ("tool_planned", "tool_executing")]
     assert planned.count("tool_planned") == planned.count("tool_executing")
-    assert items("agentx", INTERRUPTED)[-1][0] == "conversation_interrupted"
-    assert kinds("agentx", RESET)[-2:] == ["error", "conversation_end"]
+    assert read_items("agentx", INTERRUPTED)[-1][0] == "conversation_interrupted"
+    assert kinds_of("agentx", RESET)[-2:] == ["error", "conversation_end"]
 
 
 def test_agentx_forgets_a_delegates_planned_calls_after_a_reset() -> None:
-    started_call = searched()[0]
+    started_call = make_search()[0]
     inner = Delegate("researcher/summariser", "call_i")
-    steps: list[Step] = [started(), IterationStart(1)]
+    steps: list[Step] = [start_turn(), IterationStart(1)]
     steps += [
         (started_call, FIRST),
-        (searched("call_2")[0], inner),
+        (make_search("call_2")[0], inner),
         (StepReset(1), FIRST),
-        *((b, FIRST) for b in searched()),
+        *((b, FIRST) for b in make_search()),
     ]
-    said = items("agentx", events(*steps, done()))
-    of_call = [(kind, data["data"]["toolCallId"]) for kind, data in said if kind.startswith("tool_")]
+    pairs = read_items("agentx", events(*steps, end_turn()))
+    of_call = [(kind, data["data"]["toolCallId"]) for kind, data in pairs if kind.startswith("tool_")]
     assert of_call == [
         ("tool_planned", "call_1"),
         ("tool_planned", "call_2"),
@@ -308,14 +320,14 @@ def test_agentx_forgets_a_delegates_planned_calls_after_a_reset() -> None:
 
 
 def test_chat_is_data_lines_and_done_after_the_last() -> None:
-    turn = events(started(), IterationStart(1), *searched(), IterationStart(2), Text("25 days."), done(CITED))
+    turn = events(start_turn(), IterationStart(1), *make_search(), IterationStart(2), Text("25 days."), end_turn(CITED))
     text = stream(get_dialect("chat"), turn)
     lines = [line for line in text.split("\n") if line]
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"
-    said = [orjson.loads(line[6:]) for line in lines[:-1]]
-    assert all(part.keys() == {"type", "data", "timestamp"} for part in said)
-    assert [(part["type"], part["data"]) for part in said] == [
+    parts = [orjson.loads(line[6:]) for line in lines[:-1]]
+    assert all(part.keys() == {"type", "data", "timestamp"} for part in parts)
+    assert [(part["type"], part["data"]) for part in parts] == [
         ("session_created", {"session_id": "conv_1"}),
         ("thinking", {"iteration": 1, "status": "processing"}),
         ("tool_call", {"tool_name": "search_documents", "arguments": {"query": "leave"}}),
@@ -349,28 +361,28 @@ def test_chat_is_data_lines_and_done_after_the_last() -> None:
 
 
 def test_chat_sends_one_thinking_event_an_iteration_and_done_even_after_an_error() -> None:
-    again = events(started(), IterationStart(1), StepReset(1), IterationStart(1), Text("a"), Interrupted())
-    text = stream(get_dialect("chat"), again)
+    interrupted = events(start_turn(), IterationStart(1), StepReset(1), IterationStart(1), Text("a"), Interrupted())
+    text = stream(get_dialect("chat"), interrupted)
     assert text.count('"thinking"') == 1
     assert text.endswith('"retryable":false},"timestamp":"2026-01-01T00:00:06.000Z"}\n\ndata: [DONE]\n\n')
-    assert b"[DONE]" not in b"".join(frames(get_dialect("chat"), again))
+    assert b"[DONE]" not in b"".join(frames(get_dialect("chat"), interrupted))
 
 
 # knowledge
 
 
 def test_knowledge_sends_sources_before_the_first_chunk_and_when_there_are_more() -> None:
-    said = items("knowledge", FULL)
-    assert [kind for kind, _ in said][:4] == ["user_message", "context_ready", "chunk", "context_ready"]
-    assert said[0][1] == {"id": "msg_u"}
-    contexts = [data["references"] for kind, data in said if kind == "context_ready"]
+    pairs = read_items("knowledge", FULL)
+    assert [kind for kind, _ in pairs][:4] == ["user_message", "context_ready", "chunk", "context_ready"]
+    assert pairs[0][1] == {"id": "msg_u"}
+    contexts = [data["references"] for kind, data in pairs if kind == "context_ready"]
     assert contexts[0] == []  # the first words came before the first search
-    assert [[each["entityName"] for each in found] for found in contexts[1:]] == [
+    assert [[reference["entityName"] for reference in references] for references in contexts[1:]] == [
         ["Leave policy.md"],
         ["Leave policy.md", "Travel.md"],
     ]
-    assert said[-2] == ("context_ready", {"references": said[-1][1]["references"]})
-    assert said[-1] == (
+    assert pairs[-2] == ("context_ready", {"references": pairs[-1][1]["references"]})
+    assert pairs[-1] == (
         "done",
         {
             "id": "msg_a",
@@ -385,13 +397,17 @@ def test_knowledge_sends_sources_before_the_first_chunk_and_when_there_are_more(
             ],
         },
     )
-    found = items("knowledge", events(started(), IterationStart(1), *searched(), Text("25 days."), done()))
-    assert found[1][1] == {
+    answered = read_items(
+        "knowledge", events(start_turn(), IterationStart(1), *make_search(), Text("25 days."), end_turn())
+    )
+    assert answered[1][1] == {
         "references": [
             {"entityId": "doc_1", "entityName": "Leave policy.md", "snippet": "25 days of paid leave", "score": 0.91}
         ]
     }
-    assert [kinds("knowledge", turn).count("context_ready") for turn in (SILENT, ERROR_BEFORE_TEXT, INTERRUPTED)] == [
+    assert [
+        kinds_of("knowledge", turn).count("context_ready") for turn in (SILENT, ERROR_BEFORE_TEXT, INTERRUPTED)
+    ] == [
         2,
         1,
         1,
@@ -408,15 +424,18 @@ def test_a_snippet_has_at_most_200_characters() -> None:
 
     long = replace(HIT, snippet="x" * 500)
     turn = events(
-        started(), Retrieval("r", "documents", "q", (long,)), Text("a b"), done(replace(CITED, cited_text="y" * 500))
+        start_turn(),
+        Retrieval("r", "documents", "q", (long,)),
+        Text("a b"),
+        end_turn(replace(CITED, cited_text="y" * 500)),
     )
-    said = dict(items("knowledge", turn))
+    data = dict(read_items("knowledge", turn))
     assert (
-        len(said["context_ready"]["references"][0]["snippet"]) == len(said["done"]["references"][0]["snippet"]) == 200
+        len(data["context_ready"]["references"][0]["snippet"]) == len(data["done"]["references"][0]["snippet"]) == 200
     )
 
 
-def older_parser(text: str) -> str:
+def parse_like_older_clients(text: str) -> str:
     """Return the answer as older clients of the contract assemble it: line by line, each trimmed."""
     name, answer = "", ""
     for line in text.split("\n"):
@@ -437,22 +456,22 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.lists(st.integers(0, 30), max_size=4))
-def test_any_text_in_any_chunking_reaches_both_kinds_of_parsers(pieces: list[str], cited: list[int]) -> None:
+def test_any_text_in_any_chunking_reaches_both_kinds_of_parsers(pieces: list[str], cited_at: list[int]) -> None:
     cites = SourceReference(1, 1, 0, 1, "doc_1", "The  name.md", "chunk_1", "x", 0.5)
-    steps: list[Step] = [started(), IterationStart(1)]
-    whole = ""
-    for at, piece in enumerate(pieces):
+    steps: list[Step] = [start_turn(), IterationStart(1)]
+    full_text = ""
+    for index, piece in enumerate(pieces):
         if piece:
             steps.append(Text(piece))
-            whole += piece
-        if at in cited and whole:
+            full_text += piece
+        if index in cited_at and full_text:
             steps.append(cites)
-            whole += "[[The name.md]]"
-    text = stream(get_dialect("knowledge"), events(*steps, done()))
-    ends = whole.replace("\r\n", "\n").replace("\r", "\n")
-    chunks = [each.data for each in parse_sse(text) if each.event == "chunk"]
+            full_text += "[[The name.md]]"
+    text = stream(get_dialect("knowledge"), events(*steps, end_turn()))
+    ends = full_text.replace("\r\n", "\n").replace("\r", "\n")
+    chunks = [event.data for event in parse_sse(text) if event.event == "chunk"]
     assert "".join(chunks) == ends
-    assert older_parser(text) == "".join(line.strip() for line in ends.split("\n"))
+    assert parse_like_older_clients(text) == "".join(line.strip() for line in ends.split("\n"))
     for before, after in pairwise(chunks):
         assert before[-1].isalnum()
         assert after[0].isalnum()
@@ -460,8 +479,8 @@ def test_any_text_in_any_chunking_reaches_both_kinds_of_parsers(pieces: list[str
 
 def test_text_is_streamed_as_it_arrives() -> None:
     chunks = Chunks()
-    said = [chunks.add(word) for word in ("The", " quick", " brown", " fox")]
-    assert said == ["Th", "e quic", "k brow", "n fo"]
+    pieces = [chunks.add(word) for word in ("The", " quick", " brown", " fox")]
+    assert pieces == ["Th", "e quic", "k brow", "n fo"]
     assert chunks.end() == "x"
 
 
@@ -469,9 +488,9 @@ def test_held_back_text_is_scanned_once() -> None:
     class Counted(str):
         looked = 0
 
-        def __getitem__(self, at: Any) -> str:
+        def __getitem__(self, index: Any) -> str:
             Counted.looked += 1
-            return str.__getitem__(self, at)
+            return str.__getitem__(self, index)
 
     counts = []
     for size in (200, 400):
