@@ -213,7 +213,9 @@ async def test_a_trial_starts_the_entry_saves_nothing_and_shows_no_secret(tmp_pa
             ]
             assert SECRET not in json.dumps(found)
             assert await rig.ok("GET", path) == before
-            assert [each["name"] for each in (await rig.ok("GET", f"{path}/mcp-servers"))["items"]] == ["promptx"]
+            assert [mcp_server["name"] for mcp_server in (await rig.ok("GET", f"{path}/mcp-servers"))["items"]] == [
+                "promptx"
+            ]
     assert SECRET not in log.getvalue()
     assert_nowhere(tmp_path)
 
@@ -256,7 +258,7 @@ async def test_secrets_beyond_the_domains_limits_are_refused_on_saving(tmp_path:
         status, code, message = await rig.refused("PATCH", domain, {"settings": {"mcpServers": entries}})
         assert (status, code) == (422, "SECRET_LIMIT")
         assert message.startswith("mcpServers: the domain would have 208 secrets")
-        assert [each["name"] for each in (await rig.ok("GET", f"{domain}/secrets"))["items"]] == [
+        assert [secret["name"] for secret in (await rig.ok("GET", f"{domain}/secrets"))["items"]] == [
             f"LONG{number}" for number in range(8)
         ]
 

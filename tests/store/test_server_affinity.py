@@ -177,7 +177,7 @@ async def test_a_turn_runs_at_its_domains_home_server(tmp_path: Path, store: str
         assert "one two three" in str(results)
         for server in (a, b):
             path = f"/api/conversations/{talks[1]}/messages"
-            shown = [each["content"] for each in (await server.ok("GET", path))["items"]]
+            shown = [item["content"] for item in (await server.ok("GET", path))["items"]]
             assert "A three." in str(shown)
             assert "A two." not in str(shown)
         plain = await b.conversation()

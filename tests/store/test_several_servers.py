@@ -142,7 +142,7 @@ async def test_servers_share_a_data_folder_and_keep_private_files_beside_it(tmp_
         folders = [each.application.ground.folder for each in (a, b)]
         assert folders[0].incoming != folders[1].incoming
         for name in ("a", "b"):
-            assert {"lock", "name"} <= {each.name for each in (tmp_path / name).iterdir()}
+            assert {"lock", "name"} <= {path.name for path in (tmp_path / name).iterdir()}
         with pytest.raises(DataFolderOwned):
             DataFolder.own(tmp_path / "shared")
     DataFolder.own(tmp_path / "shared").release()
@@ -200,7 +200,7 @@ async def test_a_shared_folder_that_turns_read_only_is_reported_and_keeps_its_fi
                 assert (await server.say(talk, "Hi"))[-1]["type"] == "done"
                 assert (await server.http.get(f"{path}/{kept['id']}/file")).content == b"# Leave\n\nThirty days."
         more = await b.upload(domain, "more.md", b"# More\n\nForty days.")
-        assert {each["id"] for each in (await a.ok("GET", path))["items"]} == {kept["id"], more["id"]}
+        assert {item["id"] for item in (await a.ok("GET", path))["items"]} == {kept["id"], more["id"]}
 
 
 @needs_postgresql

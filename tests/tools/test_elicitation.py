@@ -237,7 +237,7 @@ async def test_one_call_can_ask_a_person_a_limited_number_of_times(tmp_path: Pat
         assert isinstance(outcome, CallOutcome)
         assert len(person.asked) == QUESTIONS
         assert [block["text"].count("one call may ask") for block in outcome.content] == [1, 0]
-        assert [each["action"] for each in json.loads(outcome.content[1]["text"])][-4:] == ["accept", *["decline"] * 3]
+        assert [load["action"] for load in json.loads(outcome.content[1]["text"])][-4:] == ["accept", *["decline"] * 3]
 
 
 async def test_a_server_that_dies_withdraws_its_question(tmp_path: Path) -> None:

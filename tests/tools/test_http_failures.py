@@ -193,7 +193,7 @@ async def test_a_secret_in_query_and_path_reaches_the_server_encoded_and_is_neve
         assert {path for _, path in seen} == {"/a/../b@evil/mcp"}
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"s": entry}}})
         shown = await rig.ok("GET", f"/api/domains/{domain}/mcp-servers")
-        assert next(each for each in shown["items"] if each["name"] == "s")["url"] == entry["url"]
+        assert next(item for item in shown["items"] if item["name"] == "s")["url"] == entry["url"]
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/MAPKEY", {"value": "sesame"})
         wrong = await tried(rig, domain, entry)
         assert "in the url (${TENANT}, ${MAPKEY}) (HTTP 401: bad key [secret])" in wrong["reason"]

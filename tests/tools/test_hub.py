@@ -217,7 +217,7 @@ async def test_a_turn_started_before_an_edit_keeps_the_older_server_until_its_en
         assert hub.connections()[0] is not connection
         assert hub.restart("hostile", "a") == 1
         await until(lambda: connection.state == "stopped")
-        assert [each.retired for each in hub.connections()] == [False]
+        assert [connection.retired for connection in hub.connections()] == [False]
         assert text_of(await call(older, "fine", timeout=20)) == "fine"
 
 

@@ -101,7 +101,7 @@ async def test_none_of_our_texts_exceeds_its_counted_tokens() -> None:
 
 
 def test_the_recorded_tokens_are_within_the_goals() -> None:
-    record = {name: each["tokens"] * NEWER for name, each in json.loads(RECORD.read_text()).items()}
+    record = {name: load["tokens"] * NEWER for name, load in json.loads(RECORD.read_text()).items()}
     assert max(record[kind] for kind in personas()) <= PROMPT_TOKENS
     assert sum(record[name] for name in always_shown([name for name in record if name in BY_NAME])) <= TOOL_TOKENS
 

@@ -305,7 +305,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can star
 
 
 def owners(folder: Path) -> set[int]:
-    return {each.lstat().st_uid for each in (folder, *folder.rglob("*"))}
+    return {path.lstat().st_uid for path in (folder, *folder.rglob("*"))}
 
 
 def outer_ids(mark: str) -> set[str]:
@@ -314,7 +314,7 @@ def outer_ids(mark: str) -> set[str]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (process / "environ").read_bytes():
-                line = next(each for each in (process / "status").read_text().splitlines() if each.startswith("Uid:"))
+                line = next(line for line in (process / "status").read_text().splitlines() if line.startswith("Uid:"))
                 found |= set(line.split()[1:])
     return found
 
@@ -359,7 +359,7 @@ async def test_a_command_run_for_a_root_server_is_another_user_limited_to_its_fo
     assert list(outside.iterdir()) == []
     assert owners(tree.parent) == {0}
     assert lent(tree) == []
-    assert {each.name for each in tree.parent.iterdir()} == {"tree", "manifest.json"}
+    assert {path.name for path in tree.parent.iterdir()} == {"tree", "manifest.json"}
     assert left(mcp) == ["pypi"]
 
 

@@ -113,7 +113,7 @@ async def test_four_published_servers_work_in_parallel(installed: Packages, work
         assert "Asia/Tokyo" in text_of(await call(toolset, "clock__get_current_time", timezone="Asia/Tokyo"))
         trusted = {name: tool(toolset, name).read_only for name in ("files__read_text_file", "files__write_file")}
         assert trusted == {"files__read_text_file": True, "files__write_file": False}
-        assert not any(each.changed for each in toolset.tools)
+        assert not any(tool.changed for tool in toolset.tools)
 
 
 async def test_a_real_servers_stored_data_survives_its_process(installed: Packages, workspace: Path) -> None:

@@ -98,7 +98,7 @@ async def test_questions_of_a_task_are_answered_in_sequence(tmp_path: Path) -> N
             asked = await caller.run("form", given=given, task=caller.tasks[0].id)
         assert isinstance(asked, CallOutcome)
         answers = json.loads(text_of(asked))["answers"]
-        assert {key: each["content"]["name"] for key, each in answers.items()} == {
+        assert {key: answer["content"]["name"] for key, answer in answers.items()} == {
             "name": "answer 0",
             "colour": "answer 1",
         }

@@ -386,7 +386,7 @@ CONVERSIONS: list[tuple[str, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given", "expected"), CONVERSIONS, ids=[each[0] for each in CONVERSIONS])
+@pytest.mark.parametrize(("name", "given", "expected"), CONVERSIONS, ids=[conversion[0] for conversion in CONVERSIONS])
 def test_an_odd_property_is_converted(name: str, given: Any, expected: Any) -> None:
     made = adapted({"type": "object", "properties": {"p": given, "good": {"type": "string"}}})
     assert made.schema["properties"] == {"p": expected, "good": {"type": "string"}}

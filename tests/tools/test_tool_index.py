@@ -61,9 +61,9 @@ def test_every_tool_of_many_is_found_first_by_its_description() -> None:
     tools = many_tools(300)
     index = ToolIndex(tools)
     missed = [
-        each.name
-        for each in tools
-        if each not in index.find(f"{each.remote_name.replace('_', ' a ')} of {each.server}", 5)
+        tool.name
+        for tool in tools
+        if tool not in index.find(f"{tool.remote_name.replace('_', ' a ')} of {tool.server}", 5)
     ]
     assert missed == []
 

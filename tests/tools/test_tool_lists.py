@@ -105,7 +105,7 @@ async def test_only_the_reviewed_tool_list_is_accepted(tmp_path: Path) -> None:
     await lists.current(SPEC, listed(read="Reads."))
     await lists.current(SPEC, listed(read="Reads all.", write="Writes."))
     seen = (await lists.pending("law", ENTRIES))["files"]
-    texts = [(each.before and each.before.description, each.now.description) for each in seen.tools]
+    texts = [(tool.before and tool.before.description, tool.now.description) for tool in seen.tools]
     assert texts == [("Reads.", "Reads all."), (None, "Writes.")]
     await lists.current(SPEC, listed(read="Reads all, and sends it.", write="Writes."))
     with pytest.raises(ToolsChanged):

@@ -68,7 +68,7 @@ async def test_our_tools_have_bare_names_in_a_fixed_order() -> None:
         toolset: Toolset = await open_toolset(
             hub, [memory("retriever", "builtin"), memory("delegate"), memory("promptx")]
         )
-        names = [each.name for each in toolset.tools]
+        names = [tool.name for tool in toolset.tools]
         assert names == [*(name for name in OUR_TOOLS if name in names), "role_write"]
         assert len(names) == 7
         assert toolset.notices == ()
@@ -158,14 +158,14 @@ async def test_a_result_beyond_the_cap_is_refused() -> None:
 async def test_only_included_tools_are_offered() -> None:
     async with Hub({"ours": built_in("one", "two")}) as hub:
         toolset = await open_toolset(hub, [memory("ours", tools=("two",))])
-        assert [each.name for each in toolset.tools] == ["two"]
+        assert [tool.name for tool in toolset.tools] == ["two"]
 
 
 @pytest.mark.parametrize("name", ["promptx", "PromptX", " promptx", "ｐｒｏｍｐｔｘ", "prompt\u200bx"])
 async def test_a_user_entry_with_a_built_in_name_is_left_out(tmp_path: Any, name: str) -> None:
     async with open_hub(tmp_path, builtin={"promptx": built_in("promptx_recall")}) as hub:
         toolset = await open_toolset(hub, [hostile(name=name), memory("promptx")])
-        assert [(each.name, each.origin) for each in toolset.tools] == [("promptx_recall", "system")]
+        assert [(tool.name, tool.origin) for tool in toolset.tools] == [("promptx_recall", "system")]
         assert toolset.notices == ((name, "left out: the name belongs to another server"),)
         assert len(hub.status()) == 1
 
@@ -174,7 +174,7 @@ def test_tools_of_users_servers_are_prefixed_with_our_key_and_sorted() -> None:
     catalog = Catalog()
     catalog.add("promptx", "system", [listed("promptx_recall")])
     catalog.add("files", "user", [listed("write"), listed("promptx_recall"), listed("read")])
-    assert [each.name for each in catalog.tools] == [
+    assert [tool.name for tool in catalog.tools] == [
         "promptx_recall",
         "files__promptx_recall",
         "files__read",
@@ -187,7 +187,7 @@ def test_a_duplicate_name_is_refused_with_a_notice() -> None:
     catalog = Catalog()
     catalog.add("a", "user", [listed("x"), listed("y"), listed("y")])
     catalog.add("a", "user", [listed("x")])
-    assert [(each.name, each.server) for each in catalog.tools] == [("a__x", "a")]
+    assert [(tool.name, tool.server) for tool in catalog.tools] == [("a__x", "a")]
     assert [server for server, _ in catalog.notices] == ["a", "a", "a"]
 
 
@@ -208,7 +208,7 @@ def test_only_our_own_servers_tool_hints_are_trusted() -> None:
     catalog = Catalog()
     catalog.add("retriever", "builtin", [listed("search_documents", annotations=hints)])
     catalog.add("files", "user", [listed("delete", annotations=hints)])
-    assert [(each.read_only, each.idempotent) for each in catalog.tools] == [(True, True), (False, False)]
+    assert [(tool.read_only, tool.idempotent) for tool in catalog.tools] == [(True, True), (False, False)]
 
 
 def test_descriptions_and_schemas_are_cleaned_and_bounded() -> None:
@@ -248,7 +248,7 @@ def test_a_long_title_or_description_is_cut_before_it_is_cleaned() -> None:
 def test_a_tool_whose_input_is_not_a_small_object_is_left_out(schema: dict[str, Any]) -> None:
     catalog = Catalog()
     catalog.add("s", "user", [listed("odd", schema=schema), listed("fine")])
-    assert [each.name for each in catalog.tools] == ["s__fine"]
+    assert [tool.name for tool in catalog.tools] == ["s__fine"]
     assert "input" in catalog.notices[0][1]
 
 
@@ -353,14 +353,14 @@ def test_an_ambiguous_tool_name_belongs_to_one_server_in_any_order() -> None:
         catalog = Catalog()
         for server in order:
             catalog.add(server, "user", lists[server])
-        found = {each.name: (each.server, each.remote_name) for each in catalog.tools}
+        found = {tool.name: (tool.server, tool.remote_name) for tool in catalog.tools}
         assert catalog.notices == []
         assert found["a__b__send"] == ("a__b", "send")
         assert found["a__plain"] == ("a", "plain")
         assert "a__get__x" not in found, "it would be the tool x of a server a__get"
         (other,) = [name for name, owner in found.items() if owner == ("a", "b__send")]
         policy = Policy({"a__b__send": "allow", "a__b__*": "allow"}, effects_allowed=False)
-        by_owner = {(each.server, each.remote_name): each for each in catalog.tools}
+        by_owner = {(tool.server, tool.remote_name): tool for tool in catalog.tools}
         assert policy.ruling(by_owner["a__b", "send"]) is None
         assert policy.ruling(by_owner["a", "b__send"]) is not None
         assert not other.startswith("a__b__")

@@ -52,7 +52,7 @@ async def test_an_exhausted_budget_refuses_messages_until_it_renews(tmp_path: Pa
     async with Rig(tmp_path, answer(), requests_per_second=10_000) as rig:
         domain = await rig.domain()
         key = await make_key(rig, "mia", "member", domain)
-        ident = next(each["id"] for each in (await rig.ok("GET", "/api/keys"))["items"])
+        ident = next(key["id"] for key in (await rig.ok("GET", "/api/keys"))["items"])
         await set_budget(rig, scope, {"domain": domain, "user": "mia", "key": ident}[scope], hard="100")
         rig.http.headers.update(bearer(key))
         conversation = await rig.conversation(domain)
@@ -238,7 +238,8 @@ async def test_budgets_are_visible_by_rights_and_changes_are_audited(tmp_path: P
         assert (await rig.refused("DELETE", f"/api/budgets/{own['id']}"))[0] == 403
         rig.http.headers.update(bearer(ann))
         seen = {
-            (each["scope"], each["subject"], each["each"]) for each in (await rig.ok("GET", "/api/budgets"))["items"]
+            (budget["scope"], budget["subject"], budget["each"])
+            for budget in (await rig.ok("GET", "/api/budgets"))["items"]
         }
         assert seen == {("domain", one, False), ("user", "ann", True)}
         as_operator(rig)
