@@ -38,11 +38,14 @@ async def test_cluster_members_see_each_other_until_they_leave(database: Databas
     await b.join()
     b.locate("http://b.example")
     await b.tell_leaving()
-    seen = await a.list_alive()
-    assert [(each.id, each.own, each.leaving) for each in seen] == [("a", True, False), ("b", False, True)]
-    assert seen[1].address == "http://b.example"
+    members = await a.list_alive()
+    assert [(member_record.id, member_record.own, member_record.leaving) for member_record in members] == [
+        ("a", True, False),
+        ("b", False, True),
+    ]
+    assert members[1].address == "http://b.example"
     await b.leave()
-    assert [each.id for each in await a.list_alive()] == ["a"]
+    assert [member_record.id for member_record in await a.list_alive()] == ["a"]
 
 
 async def test_a_name_in_use_by_a_running_server_is_refused(database: Database) -> None:
@@ -52,28 +55,28 @@ async def test_a_name_in_use_by_a_running_server_is_refused(database: Database) 
         workers.start("the heartbeat", first.run)
         with pytest.raises(BadConfiguration, match="AGENTIC_RAG_REPLICA"):
             await member(database, "a", "run_2").join()
-    assert [each.own for each in await first.list_alive()] == [True]
+    assert [record.own for record in await first.list_alive()] == [True]
 
 
 async def test_the_name_of_a_killed_server_is_free_for_its_next_start(database: Database) -> None:
-    dead = member(database, "a", "run_1")
-    await dead.join()
-    again = member(database, "a", "run_2")
-    await again.join()
-    assert [each.own for each in await again.list_alive()] == [True]
-    await dead.beat()  # it was only suspended, so the name stays the other's
-    assert [each.own for each in await again.list_alive()] == [True]
+    killed = member(database, "a", "run_1")
+    await killed.join()
+    restarted = member(database, "a", "run_2")
+    await restarted.join()
+    assert [record.own for record in await restarted.list_alive()] == [True]
+    await killed.beat()  # it was only suspended, so the name stays the other's
+    assert [record.own for record in await restarted.list_alive()] == [True]
 
 
 async def test_a_returning_server_gets_its_name_again(database: Database) -> None:
-    away = member(database, "a", "run_1")
-    await away.join()
+    returning = member(database, "a", "run_1")
+    await returning.join()
     long_ago = update(replicas.REPLICAS).values(heartbeat_at=DatabaseTime(-60.0))
     await database.write(lambda conn: conn.execute(long_ago).close())
     await database.write(lambda conn: replicas.prune(conn, 30.0))
-    assert await away.list_alive() == []
-    await away.beat()
-    assert [each.id for each in await away.list_alive()] == ["a"]
+    assert await returning.list_alive() == []
+    await returning.beat()
+    assert [record.id for record in await returning.list_alive()] == ["a"]
 
 
 async def test_a_server_without_a_name_creates_one(database: Database) -> None:

@@ -19,32 +19,32 @@ from agentic_rag.base.terminal import log_handler, log_turn, log_under
 from agentic_rag.operations.tracing import Tracing
 from agentic_rag.testing.steps import Step, Use, say, use
 from tests.server.rig import Rig, types_of
-from tests.usage.collector import Collector, collecting
+from tests.usage.collector import Collector, run_collector
 from tests.ws.serving import client, serving
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SEARCHED = Step((Use("search_documents", {"query": "leave"}),), usage=Usage(10, 20, 30, 4))
 
 
-async def traced(tmp_path: Path, collector: Collector, *, content: bool = False) -> str:
+async def trace_turn(tmp_path: Path, collector: Collector, *, content: bool = False) -> str:
     """Run a turn that searches, and return its conversation. All its spans have arrived then."""
     rig = Rig(tmp_path, SEARCHED, say("Twenty-five."), otlp_endpoint=collector.url, trace_content=content)
     async with rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", b"# Leave\n\nTwenty-five days of leave.\n")
         conversation = await rig.conversation(domain)
-        answered = await rig.http.post(
+        response = await rig.http.post(
             f"/api/conversations/{conversation}/messages",
             json={"content": "How many?"},
             headers={"traceparent": GIVEN},
         )
-        assert "event: done" in answered.text
+        assert "event: done" in response.text
     return conversation
 
 
 async def test_a_turn_continues_the_clients_trace(tmp_path: Path) -> None:
-    with collecting() as collector:
-        conversation = await traced(tmp_path, collector)
+    with run_collector() as collector:
+        conversation = await trace_turn(tmp_path, collector)
     assert {span.trace for span in collector.spans} == {GIVEN.split("-")[1]}
     turn = collector.named("invoke_agent assistant")
     assert turn.above == GIVEN.split("-")[2]
@@ -53,17 +53,17 @@ async def test_a_turn_continues_the_clients_trace(tmp_path: Path) -> None:
     assert turn.attributes["agentic_rag.turn.end"] == "end_turn"
     steps = [span for span in collector.spans if span.name.startswith("chat ")]
     assert [collector.above(step) for step in steps] == ["invoke_agent assistant"] * 2
-    first = next(step for step in steps if step.attributes["gen_ai.response.finish_reasons"] == ["tool_use"])
-    assert first.kind == 3, "CLIENT"
-    asked = first.attributes
-    assert asked["gen_ai.operation.name"] == "chat"
-    assert asked["gen_ai.provider.name"] == "scripted"
-    assert first.name == f"chat {asked['gen_ai.request.model']}"
-    assert (asked["gen_ai.usage.input_tokens"], asked["gen_ai.usage.output_tokens"]) == (60, 4)
-    assert asked["gen_ai.usage.cache_read.input_tokens"] == 20
-    assert asked["gen_ai.usage.cache_creation.input_tokens"] == 30
+    call_step = next(step for step in steps if step.attributes["gen_ai.response.finish_reasons"] == ["tool_use"])
+    assert call_step.kind == 3, "CLIENT"
+    attributes = call_step.attributes
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.provider.name"] == "scripted"
+    assert call_step.name == f"chat {attributes['gen_ai.request.model']}"
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (60, 4)
+    assert attributes["gen_ai.usage.cache_read.input_tokens"] == 20
+    assert attributes["gen_ai.usage.cache_creation.input_tokens"] == 30
     tool = collector.named("execute_tool search_documents")
-    assert tool.above == first.ident
+    assert tool.above == call_step.ident
     assert tool.attributes["gen_ai.tool.name"] == "search_documents"
     request = collector.named("tools/call search_documents")
     assert (collector.above(request), request.kind) == (tool.name, 3)
@@ -78,17 +78,21 @@ async def test_a_turn_continues_the_clients_trace(tmp_path: Path) -> None:
 
 
 async def test_content_is_recorded_only_by_setting_and_without_secrets(tmp_path: Path) -> None:
-    with collecting() as collector:
+    with run_collector() as collector:
         steps = (use("promptx_recall", query="leave"), say("The word is hunter2-hunter2."))
         async with Rig(tmp_path, *steps, otlp_endpoint=collector.url, trace_content=True) as rig:
             domain = await rig.domain()
             await rig.ok("PUT", f"/api/domains/{domain}/secrets/word", {"value": "hunter2-hunter2"})
             await rig.say(await rig.conversation(domain), "What is hunter2-hunter2?")
-    asked = [span for span in collector.spans if span.name.startswith("chat ")]
-    said = json.loads(asked[-1].attributes["gen_ai.input.messages"])
-    assert said[0]["role"] == "user"
-    assert {part["type"] for each in said for part in each["parts"]} >= {"text", "tool_call", "tool_call_response"}
-    assert json.loads(asked[-1].attributes["gen_ai.output.messages"])[0]["parts"][0]["type"] == "text"
+    model_spans = [span for span in collector.spans if span.name.startswith("chat ")]
+    input_messages = json.loads(model_spans[-1].attributes["gen_ai.input.messages"])
+    assert input_messages[0]["role"] == "user"
+    assert {part["type"] for message in input_messages for part in message["parts"]} >= {
+        "text",
+        "tool_call",
+        "tool_call_response",
+    }
+    assert json.loads(model_spans[-1].attributes["gen_ai.output.messages"])[0]["parts"][0]["type"] == "text"
     tool = collector.named("execute_tool promptx_recall")
     assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"query": "leave"}
     assert "hunter2" not in str(collector.spans)
@@ -98,7 +102,7 @@ async def test_calls_outside_turns_belong_to_their_domain_and_show_no_secret(tmp
     summary = '{"facts": [{"fact": "The word is hunter2-hunter2.", "documents": []}]}'
     turns = [say("The word is hunter2-hunter2.")] * 10
     steps = (turns[0], say("Of hunter2-hunter2"), *turns[1:], say('{"memories": []}'), say(summary))
-    with collecting() as collector:
+    with run_collector() as collector:
         async with Rig(tmp_path, *steps, titles="model", otlp_endpoint=collector.url, trace_content=True) as rig:
             domain = await rig.domain(memory={"extract": "after-turn"})
             await rig.ok("PUT", f"/api/domains/{domain}/secrets/word", {"value": "hunter2-hunter2"})
@@ -109,16 +113,16 @@ async def test_calls_outside_turns_belong_to_their_domain_and_show_no_secret(tmp
             await rig.application.business.extraction.run(0)
             await rig.ok("POST", f"/api/conversations/{conversation}/compact")
             metrics = (await rig.http.get("/metrics")).text
-    alone = [span for span in collector.spans if span.name.startswith("chat ") and not span.above]
-    assert [each.attributes.get("agentic_rag.domain.id") for each in alone] == [domain] * 3
-    assert all("gen_ai.input.messages" in each.attributes for each in alone)
+    spans_without_turn = [span for span in collector.spans if span.name.startswith("chat ") and not span.above]
+    assert [span.attributes.get("agentic_rag.domain.id") for span in spans_without_turn] == [domain] * 3
+    assert all("gen_ai.input.messages" in span.attributes for span in spans_without_turn)
     assert "hunter2" not in str(collector.spans)
     assert f'agentic_rag_tokens_total{{domain="{domain}"' in metrics
     assert 'domain=""' not in metrics
 
 
 def test_calls_without_a_domain_are_traced_without_content() -> None:
-    with collecting() as collector:
+    with run_collector() as collector:
         tracing = Tracing(collector.url, Redactor(), content=True)
         step = Observer(time.monotonic, tracer=tracing).begin(WorkKind.STEP, "a")
         assert not step.wants_content
@@ -130,7 +134,7 @@ def test_calls_without_a_domain_are_traced_without_content() -> None:
 
 async def test_a_delegates_turn_is_a_child_span_of_its_call(tmp_path: Path) -> None:
     task = use("delegate", role="researcher", task="Find it.")
-    with collecting() as collector:
+    with run_collector() as collector:
         async with Rig(tmp_path, task, say("Found."), say("Done."), otlp_endpoint=collector.url) as rig:
             domain = await rig.domain(subRoleIds=["researcher"])
             await rig.say(await rig.conversation(domain), "Hi")
@@ -141,9 +145,9 @@ async def test_a_delegates_turn_is_a_child_span_of_its_call(tmp_path: Path) -> N
 
 
 async def test_failures_have_their_code_and_a_turn_without_a_client_trace_has_its_own(tmp_path: Path) -> None:
-    refused = ModelError("no", http_status=401, kind="authentication_error")
-    with collecting() as collector:
-        async with Rig(tmp_path, refused, otlp_endpoint=collector.url) as rig:
+    failure = ModelError("no", http_status=401, kind="authentication_error")
+    with run_collector() as collector:
+        async with Rig(tmp_path, failure, otlp_endpoint=collector.url) as rig:
             await rig.say(await rig.conversation(), "Hi")
     step = next(span for span in collector.spans if span.name.startswith("chat "))
     turn = next(span for span in collector.spans if span.name.startswith("invoke_agent"))
@@ -152,15 +156,15 @@ async def test_failures_have_their_code_and_a_turn_without_a_client_trace_has_it
 
 
 async def test_each_socket_frame_can_carry_a_trace_context(tmp_path: Path) -> None:
-    with collecting() as collector:
+    with run_collector() as collector:
         async with (
             Rig(tmp_path, say("Hello."), say("Again."), otlp_endpoint=collector.url) as rig,
             serving(rig.application.app) as address,
         ):
             conversation = await rig.conversation()
             async with client(address) as socket:
-                for given in (GIVEN, "not one"):
-                    await socket.say("message", conversationId=conversation, content="Hi", traceparent=given)
+                for trace_context in (GIVEN, "not one"):
+                    await socket.say("message", conversationId=conversation, content="Hi", traceparent=trace_context)
                     await socket.hear_turn()
     turns = [span for span in collector.spans if span.name.startswith("invoke_agent")]
     assert [turn.above for turn in turns] == [GIVEN.split("-")[2], ""]
@@ -168,7 +172,7 @@ async def test_each_socket_frame_can_carry_a_trace_context(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("refusing", [503, 400])
 async def test_a_trace_collector_that_refuses_affects_no_turn(tmp_path: Path, refusing: int) -> None:
-    with collecting() as collector:
+    with run_collector() as collector:
         collector.refusing = refusing
         with anyio.fail_after(240):
             async with Rig(tmp_path, say("Hello."), say("Again."), otlp_endpoint=collector.url) as rig:
@@ -180,9 +184,9 @@ async def test_a_trace_collector_that_refuses_affects_no_turn(tmp_path: Path, re
 
 async def test_requests_to_mcp_servers_carry_the_trace(tmp_path: Path) -> None:
     entry = {"command": sys.executable, "args": ["-I", "-S", str(Path(__file__).parent / "meta_server.py")]}
-    asked = use("notes__show_trace")
-    with collecting() as collector:
-        async with Rig(tmp_path, asked, say("Done."), any_command=True, otlp_endpoint=collector.url) as rig:
+    step = use("notes__show_trace")
+    with run_collector() as collector:
+        async with Rig(tmp_path, step, say("Done."), any_command=True, otlp_endpoint=collector.url) as rig:
             domain = await rig.domain(mcpServers={"notes": entry})
             events = await rig.say(await rig.conversation(domain), "Hi")
     (result,) = [event for event in events if event["type"] == "tool_result"]
