@@ -69,8 +69,8 @@ async def test_events_of_a_turn_arrive_signed_in_order_and_without_texts(tmp_pat
         with pytest.raises(WebhookVerificationError):
             with_texts.verify(created["secret"])
         assert await audited(rig, action="endpoint.create", target=created["id"])
-        deliveries = (await rig.ok("GET", f"{path}/{created['id']}/deliveries"))["items"]
-        assert [delivery["state"] for delivery in deliveries] == ["delivered"] * 3
+        delivery_records = (await rig.ok("GET", f"{path}/{created['id']}/deliveries"))["items"]
+        assert [delivery["state"] for delivery in delivery_records] == ["delivered"] * 3
 
 
 async def test_failures_of_turns_and_documents_and_a_crossed_budget_are_reported(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def test_redaction_is_the_same_in_any_chunking_and_loses_nothing(
 ) -> None:
     redact, text = make_redaction(*sorted(values)), "".join(words)
     pieces, rest, redacted = Pieces(redact), text, ""
-    for cut_text in cuts:
-        piece, rest = rest[:cut_text], rest[cut_text:]
+    for position in cuts:
+        piece, rest = rest[:position], rest[position:]
         redacted += pieces.take(piece)
         assert not any(value in redacted for value in values)
     redacted += pieces.take(rest) + pieces.end()

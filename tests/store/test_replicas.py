@@ -131,18 +131,18 @@ async def test_a_session_continues_on_any_server(tmp_path: Path, store: str) -> 
 async def test_one_of_two_simultaneous_messages_to_two_servers_starts(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("x"), 0)  # the first one must still run when the second one arrives
     async with replicas(tmp_path, store, ScriptedModel(then=slow), ScriptedModel(then=slow)) as servers:
-        turns = []
+        accepted_turns = []
 
         async def send(server: Bench) -> None:
-            turns.append(await server.send("Hi", definition(), on_busy="queue"))
+            accepted_turns.append(await server.send("Hi", definition(), on_busy="queue"))
 
         async with anyio.create_task_group() as tasks:
             for server in servers:
                 tasks.start_soon(send, server)
         slow.until.set()
-        assert sorted(turn_accepted.queued for turn_accepted in turns) == [False, True]
-        for turn_accepted in turns:
-            assert kinds(await listen(servers[0], turn_accepted.turn_id))[-1] == "done"
+        assert sorted(accepted_turn.queued for accepted_turn in accepted_turns) == [False, True]
+        for accepted_turn in accepted_turns:
+            assert kinds(await listen(servers[0], accepted_turn.turn_id))[-1] == "done"
 
 
 async def test_an_interrupt_reaches_the_server_that_runs_the_turn(tmp_path: Path, store: str) -> None:

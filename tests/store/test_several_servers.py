@@ -54,8 +54,8 @@ async def test_a_ticket_of_one_server_is_valid_once_at_another(tmp_path: Path, s
     async with open_servers(tmp_path, store) as (a, b), serving(b.application.app) as address:
         key = await make_key(a, "ann", "operator")
         ticket = await a.ok("POST", "/api/ws-tickets", headers=bearer(key))
-        async with socket(address, ticket["subprotocol"], "agentic-rag.native") as client:
-            assert (await client.ask("ping"))["type"] == "pong"
+        async with socket(address, ticket["subprotocol"], "agentic-rag.native") as reader:
+            assert (await reader.ask("ping"))["type"] == "pong"
         with pytest.raises(InvalidStatus, match="401"):
             async with socket(address, ticket["subprotocol"], "agentic-rag.native"):
                 pass
