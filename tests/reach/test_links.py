@@ -100,8 +100,8 @@ async def test_edited_arguments_are_used_and_invalid_ones_keep_the_wait_open(tmp
             assert problem in response.text
         assert (await question.post(action="explode")).status_code == 422
         assert (await question.post()).status_code == 422
-        many = dict.fromkeys(map(str, range(300)), "1")
-        assert (await question.post(action="accept", **many)).status_code == 422
+        fields = dict.fromkeys(map(str, range(300)), "1")
+        assert (await question.post(action="accept", **fields)).status_code == 422
         assert await question.state() == "open"
         page = (await question.get()).text
         textarea = re.search(r"<textarea name=\"arguments\"[^>]*>\n(.*?)</textarea>", page, re.DOTALL)

@@ -162,10 +162,10 @@ async def test_a_run_ends_at_its_budget(tmp_path: Path) -> None:
 
 
 async def test_a_schedule_is_paused_after_failures_with_a_notification_and_enabled_again(tmp_path: Path) -> None:
-    broken = ModelError("it is broken", retryable=False)
+    failure = ModelError("it is broken", retryable=False)
     async with (
         Receiver().open() as receiver,
-        Rig(tmp_path, broken, broken, say("Well."), mcp_hosts=receiver.address) as rig,
+        Rig(tmp_path, failure, failure, say("Well."), mcp_hosts=receiver.address) as rig,
     ):
         domain = await rig.domain()
         path = f"/api/domains/{domain}"
@@ -271,8 +271,8 @@ async def test_a_signed_webhook_fires_once_and_its_body_is_untrusted(tmp_path: P
         new_secret = (await rig.ok("POST", f"/api/domains/{domain}/schedules/{schedule['id']}/secret"))["secret"]
         assert (await rig.http.post(path, content=body, headers=sign_headers(secret, body, "m3"))).status_code == 401
         await rig.ok("PATCH", f"/api/domains/{domain}/schedules/{schedule['id']}", {"enabled": False})
-        refused = await rig.http.post(path, content=body, headers=sign_headers(new_secret, body, "m3"))
-        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "SCHEDULE_DISABLED")
+        disabled = await rig.http.post(path, content=body, headers=sign_headers(new_secret, body, "m3"))
+        assert (disabled.status_code, disabled.json()["error"]["code"]) == (409, "SCHEDULE_DISABLED")
 
 
 @pytest.mark.attack(kind="web")
@@ -295,9 +295,9 @@ async def test_a_change_keeps_the_state_that_a_run_has_stored_meanwhile(tmp_path
             rig.application.database, services.directory, services.vault, rig.application.access
         )
         await overtaken.change(LOCAL, domain, schedule["id"], ScheduleChange(prompt="What is old?"))
-        (stored,) = (await rig.ok("GET", f"/api/domains/{domain}/schedules"))["items"]
-        assert (stored["prompt"], stored["enabled"], stored["problem"]) == ("What is old?", False, "it failed")
-        assert stored["failures"] == 3
+        (record,) = (await rig.ok("GET", f"/api/domains/{domain}/schedules"))["items"]
+        assert (record["prompt"], record["enabled"], record["problem"]) == ("What is old?", False, "it failed")
+        assert record["failures"] == 3
 
 
 async def test_members_and_other_domains_admins_cannot_reach_schedules(tmp_path: Path) -> None:
@@ -350,10 +350,10 @@ async def test_a_scheduled_time_is_claimed_once_and_starts_one_conversation(tmp_
             for candidate in (firing, rival)
         ]
         assert claimed == [True, False]
-        moved = [
+        advances = [
             await rig.application.database.write(lambda conn: schedules.advance(conn, record, later(60)))
             for _ in range(2)
         ]
-        assert moved == [True, False]
+        assert advances == [True, False]
         (started,) = await wait_for_firings(rig, domain, schedule)
         assert FiringState(started["state"]) is FiringState.DONE

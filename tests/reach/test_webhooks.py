@@ -52,9 +52,9 @@ async def test_events_of_a_turn_arrive_signed_in_order_and_without_texts(tmp_pat
         ]
         rating = {"rating": "down", "reason": "Not what I asked"}
         await rig.ok("PUT", f"/api/conversations/{conversation}/messages/{answer['id']}/feedback", rating)
-        received = await plain.wait_for(3)
-        assert [event["type"] for event in received] == events
-        wait_event, answer_event, feedback_event = (event["data"] for event in received)
+        plain_events = await plain.wait_for(3)
+        assert [event["type"] for event in plain_events] == events
+        wait_event, answer_event, feedback_event = (event["data"] for event in plain_events)
         assert (wait_event["waitId"], wait_event["toolName"], wait_event["domainId"]) == (
             wait["id"],
             "promptx_remember",
@@ -63,7 +63,7 @@ async def test_events_of_a_turn_arrive_signed_in_order_and_without_texts(tmp_pat
         assert (answer_event["state"], answer_event["answeredBy"]) == ("accepted", "local")
         assert feedback_event["rating"] == "down"
         for word in ("Ann likes tea", "Not what I asked"):
-            assert word not in str(received)
+            assert word not in str(plain_events)
             assert word in str(await with_texts.wait_for(3))
         plain.verify(created["secret"])
         with pytest.raises(WebhookVerificationError):

@@ -163,20 +163,20 @@ async def test_a_token_renewal_completes_when_its_call_is_cancelled(tmp_path: Pa
         assert count_refreshes(places) == 1
 
 
-class Heard:
+class Listener:
     """Implements `SignInListener`."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str, str]] = []
+        self.signed_in_accounts: list[tuple[str, str, str]] = []
 
     async def complete_sign_in(self, domain_id: str, server: str, user_id: str) -> None:
-        self.told.append((domain_id, server, user_id))
+        self.signed_in_accounts.append((domain_id, server, user_id))
 
 
 async def test_waiting_calls_continue_when_the_sign_in_has_a_token(tmp_path: Path) -> None:
 
     async with serve_places() as places, make_rig(tmp_path) as rig:
-        ground, listener = rig.application.ground, Heard()
+        ground, listener = rig.application.ground, Listener()
         policy = rig.application.machinery.policy
         accounts = SignIns(ground.database, ground.vault, policy, _Here(), listener)
         domain = await rig.domain(mcpServers={"web": {"url": places.url}})
@@ -184,7 +184,7 @@ async def test_waiting_calls_continue_when_the_sign_in_has_a_token(tmp_path: Pat
         answer: dict[str, Any] = await visit(sign_in_state["address"])
         completed = await accounts.complete(answer, LOCAL, "")
         assert (completed.server, completed.account) == ("web", "anna@example.com")
-        assert listener.told == [(domain, "web", "")]
+        assert listener.signed_in_accounts == [(domain, "web", "")]
         assert await accounts.token(spec_for(domain, places)) in places.granting.live
 
 

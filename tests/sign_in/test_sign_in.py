@@ -65,8 +65,8 @@ async def test_a_turn_calls_with_the_token_which_no_event_log_or_prompt_contains
         rows = await rig.application.database.read(secrets.list_all)
         assert rows
         assert not any(token.encode() in row.sealed for row in rows)
-        listed = await rig.ok("GET", f"/api/domains/{domain}/secrets")
-        assert listed["items"] == []
+        secrets_listed = await rig.ok("GET", f"/api/domains/{domain}/secrets")
+        assert secrets_listed["items"] == []
 
 
 async def test_each_user_of_a_per_user_entry_signs_in_separately(tmp_path: Path) -> None:

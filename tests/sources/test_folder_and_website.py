@@ -70,13 +70,13 @@ async def serve_website() -> AsyncIterator[Site]:
         yield site
 
 
-def page(words: str) -> str:
-    return f"<html><body><h1>Pump</h1><p>{words}</p></body></html>"
+def page(text: str) -> str:
+    return f"<html><body><h1>Pump</h1><p>{text}</p></body></html>"
 
 
 def sitemap(site: Site, *entries: str, tag: str = "url", around: str = "urlset") -> Page:
-    inner = "".join(f"<{tag}>{entry}</{tag}>" for entry in entries)
-    text = f'<?xml version="1.0"?><{around} xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{inner}</{around}>'
+    items = "".join(f"<{tag}>{entry}</{tag}>" for entry in entries)
+    text = f'<?xml version="1.0"?><{around} xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{items}</{around}>'
     return lambda request: Response(text, media_type="application/xml")
 
 

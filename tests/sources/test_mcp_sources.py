@@ -357,11 +357,11 @@ async def test_a_cited_passage_has_the_address_of_its_resource_everywhere(tmp_pa
         assert "<code>lib://a%20shelf/1</code>" in page
         assert all(word not in markdown + page for word in ("javascript:", "/srv/share", "secret"))
         addresses = sorted(uri for uri in uris.values() if uri)
-        for form in ("chat/completions", "responses"):
-            words = {"messages": [{"role": "user", "content": "What?"}]} if form != "responses" else {"input": "What?"}
-            answer = await rig.http.post(f"/v1/{form}", json={"model": domain, **words})
+        for route in ("chat/completions", "responses"):
+            body = {"messages": [{"role": "user", "content": "What?"}]} if route != "responses" else {"input": "What?"}
+            answer = await rig.http.post(f"/v1/{route}", json={"model": domain, **body})
             uri_texts = re.findall(r'"agentic_rag":\{[^}]*"sourceUri":("[^"]*")', answer.text)
-            assert sorted({json.loads(uri) for uri in uri_texts}) == addresses, form
+            assert sorted({json.loads(uri) for uri in uri_texts}) == addresses, route
         transport = streamable_http_client(f"http://127.0.0.1/mcp/{domain}", http_client=rig.http)
         async with Client(transport, mode="auto") as client:
             tool_result = await client.call_tool("ask", {"question": "What?"})

@@ -60,27 +60,27 @@ def records(backup: Path) -> dict[str, bytes]:
 
 @pytest.mark.sqlite("begins with a file")
 async def test_a_move_from_sqlite_to_postgresql_and_back_keeps_every_row(tmp_path: Path, fresh_url: str) -> None:
-    first, second, third = (tmp_path / f"{name}.tar.zst" for name in ("first", "second", "third"))
+    first_backup, second_backup, third_backup = (tmp_path / f"{name}.tar.zst" for name in ("first", "second", "third"))
     choice = BackupOptions(with_key=True)
     data = await fill(tmp_path / "one")
-    await make_backup(data / "agentic-rag.db", data, first, choice)
+    await make_backup(data / "agentic-rag.db", data, first_backup, choice)
 
     moved_data = tmp_path / "two" / "data"
-    await restore(Plan(first, moved_data, fresh_url))
+    await restore(Plan(first_backup, moved_data, fresh_url))
     settings = settings_for(tmp_path / "two", database_url=fresh_url)
     assert await examine(settings, False) == []
     assert not (moved_data / "agentic-rag.db").exists()
-    await make_backup(fresh_url, moved_data, second, choice)
+    await make_backup(fresh_url, moved_data, second_backup, choice)
 
     returned_data = tmp_path / "three" / "data"
-    await restore(Plan(second, returned_data, returned_data / "agentic-rag.db"))
+    await restore(Plan(second_backup, returned_data, returned_data / "agentic-rag.db"))
     assert await examine(settings_for(tmp_path / "three"), False) == []
-    await make_backup(returned_data / "agentic-rag.db", returned_data, third, choice)
+    await make_backup(returned_data / "agentic-rag.db", returned_data, third_backup, choice)
 
-    assert records(first) == records(second) == records(third)
-    assert len(records(first)) > 8
+    assert records(first_backup) == records(second_backup) == records(third_backup)
+    assert len(records(first_backup)) > 8
     with pytest.raises(BackupRefused, match="database is not empty"):
-        await restore(Plan(first, tmp_path / "four" / "data", fresh_url))
+        await restore(Plan(first_backup, tmp_path / "four" / "data", fresh_url))
     async with Rig(tmp_path / "two", say("On the server too."), database_url=fresh_url) as rig:
         conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
         items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]

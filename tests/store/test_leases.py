@@ -104,8 +104,8 @@ async def test_a_dead_servers_turns_are_taken_after_their_lease(tmp_path: Path, 
         assert not any(event.terminal for event in own_events)
         # a reader here continues there
         assert old_events[len(own_events) :] == [event for event in events if event.seq > EPOCH]
-        stored = await b.database.read(lambda conn: run_events.read(conn, running.turn_id, 0, 10_000))
-        assert [seq for seq, _ in stored] == [event.seq for event in events]
+        stored_rows = await b.database.read(lambda conn: run_events.read(conn, running.turn_id, 0, 10_000))
+        assert [seq for seq, _ in stored_rows] == [event.seq for event in events]
         assert a.ended == []
         assert len(b.ended) == 2
 
@@ -172,18 +172,18 @@ async def test_an_owner_that_renews_keeps_its_turn_and_one_that_lost_it_ends_its
         bench(tmp_path, first_model, toolset(look=call_forever), store=store) as a,
         bench(tmp_path, second_model, toolset(look=call_forever), store=store) as b,
     ):
-        accepted = await a.send("Hi", definition())
+        running = await a.send("Hi", definition())
         await has_started.wait()
         await expire(a)
         await a.runtime.renew_leases()
         assert await b.runtime.recover() == 0
         await take_over(a, b)
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
+        assert kinds(await listen(b, running.turn_id))[-1] == "done"
         assert not is_cancelled.is_set()
         await a.runtime.renew_leases()
         with anyio.fail_after(PATIENCE):
             await is_cancelled.wait()
-        assert kinds(await listen(a, accepted.turn_id))[-1] == "done"
+        assert kinds(await listen(a, running.turn_id))[-1] == "done"
         assert a.ended == []
 
 
@@ -211,7 +211,7 @@ async def test_two_servers_polling_at_once_take_each_turn_once(tmp_path: Path, s
         bench(tmp_path, second_model, store=store) as c,
     ):
         async with ScriptedModel(slow) as first_model, bench(tmp_path, first_model, store=store) as a:
-            accepted = await a.send("Hi", definition())
+            running = await a.send("Hi", definition())
             await slow.reached.wait()
         claims: list[int] = []
 
@@ -222,7 +222,7 @@ async def test_two_servers_polling_at_once_take_each_turn_once(tmp_path: Path, s
             tasks.start_soon(recover, b)
             tasks.start_soon(recover, c)
         assert sum(claims) <= 1, "one of them may have heard of it before it looked"
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
+        assert kinds(await listen(b, running.turn_id))[-1] == "done"
         assert len(second_model.requests) == 1
 
 
@@ -232,20 +232,20 @@ async def test_a_waiting_turn_that_ended_on_another_server_is_released(tmp_path:
         ScriptedModel(say("Written.")) as second_model,
         bench(tmp_path, first_model, toolset(write=echo), store=store) as a,
     ):
-        accepted = await a.send("Write it.", definition(**ASKING))
+        running = await a.send("Write it.", definition(**ASKING))
         (wait,) = await open_waits(a)
-        await put_down(a, accepted)
+        await put_down(a, running)
         queued = await a.send("And then?", definition(**ASKING), on_busy="queue")
         followed: list[AgentEvent] = []
 
         async def follow() -> None:
-            followed.extend(await listen(a, accepted.turn_id))
+            followed.extend(await listen(a, running.turn_id))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             async with bench(tmp_path, second_model, toolset(write=echo), store=store) as b:
                 await answer(b, wait)
-                answered = await listen(b, accepted.turn_id)
+                answered = await listen(b, running.turn_id)
             await a.runtime.recover()
         assert kinds(followed)[-1] == "done"
         assert followed == answered

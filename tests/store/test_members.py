@@ -28,12 +28,12 @@ async def database(store: str) -> AsyncIterator[Database]:
         await database.aclose()
 
 
-def member(database: Database, name: str, run: str) -> Members:
+def make_members(database: Database, name: str, run: str) -> Members:
     return Members(database, name, run)
 
 
 async def test_cluster_members_see_each_other_until_they_leave(database: Database) -> None:
-    a, b = member(database, "a", "run_1"), member(database, "b", "run_2")
+    a, b = make_members(database, "a", "run_1"), make_members(database, "b", "run_2")
     await a.join()
     await b.join()
     b.locate("http://b.example")
@@ -49,19 +49,19 @@ async def test_cluster_members_see_each_other_until_they_leave(database: Databas
 
 
 async def test_a_name_in_use_by_a_running_server_is_refused(database: Database) -> None:
-    first = member(database, "a", "run_1")
-    await first.join()
+    holder = make_members(database, "a", "run_1")
+    await holder.join()
     async with Workers() as workers:
-        workers.start("the heartbeat", first.run)
+        workers.start("the heartbeat", holder.run)
         with pytest.raises(BadConfiguration, match="AGENTIC_RAG_REPLICA"):
-            await member(database, "a", "run_2").join()
-    assert [record.own for record in await first.list_alive()] == [True]
+            await make_members(database, "a", "run_2").join()
+    assert [record.own for record in await holder.list_alive()] == [True]
 
 
 async def test_the_name_of_a_killed_server_is_free_for_its_next_start(database: Database) -> None:
-    killed = member(database, "a", "run_1")
+    killed = make_members(database, "a", "run_1")
     await killed.join()
-    restarted = member(database, "a", "run_2")
+    restarted = make_members(database, "a", "run_2")
     await restarted.join()
     assert [record.own for record in await restarted.list_alive()] == [True]
     await killed.beat()  # it was only suspended, so the name stays the other's
@@ -69,7 +69,7 @@ async def test_the_name_of_a_killed_server_is_free_for_its_next_start(database: 
 
 
 async def test_a_returning_server_gets_its_name_again(database: Database) -> None:
-    returning = member(database, "a", "run_1")
+    returning = make_members(database, "a", "run_1")
     await returning.join()
     long_ago = update(replicas.REPLICAS).values(heartbeat_at=DatabaseTime(-60.0))
     await database.write(lambda conn: conn.execute(long_ago).close())
@@ -80,4 +80,4 @@ async def test_a_returning_server_gets_its_name_again(database: Database) -> Non
 
 
 async def test_a_server_without_a_name_creates_one(database: Database) -> None:
-    assert member(database, "", "run_1").name != member(database, "", "run_2").name
+    assert make_members(database, "", "run_1").name != make_members(database, "", "run_2").name

@@ -162,12 +162,12 @@ def test_a_record_has_exactly_its_fields_and_is_immutable() -> None:
 
 def test_a_replaced_field_leaves_the_original_record_unchanged() -> None:
     record = _make_widget("w_1")
-    changed = record.replace(weight=9.0)
-    assert (record.weight, changed.weight) == (1.25, 9.0)
-    assert changed != record
-    assert changed.replace(weight=1.25) == record
-    first, second = (WidgetRecord(id=WidgetId(ident), box_id="box_1") for ident in ("w_1", "w_2"))
-    assert first.free is not second.free, "each record has its own default value"
+    replaced = record.replace(weight=9.0)
+    assert (record.weight, replaced.weight) == (1.25, 9.0)
+    assert replaced != record
+    assert replaced.replace(weight=1.25) == record
+    first_widget, second_widget = (WidgetRecord(id=WidgetId(ident), box_id="box_1") for ident in ("w_1", "w_2"))
+    assert first_widget.free is not second_widget.free, "each record has its own default value"
 
 
 def test_a_sqlmodel_session_stores_and_queries_records() -> None:

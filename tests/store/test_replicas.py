@@ -70,26 +70,26 @@ async def test_a_message_to_another_server_is_refused_or_waits_as_on_one(tmp_pat
         await slow.reached.wait()
         with pytest.raises(TurnInProgress):
             await b.send("Me too", definition())
-        queued = await b.send("And?", definition(), on_busy="queue")
-        assert queued.queued
+        queued_turn = await b.send("And?", definition(), on_busy="queue")
+        assert queued_turn.queued
         repeated = await b.send("And?", definition(), on_busy="queue", client_message_id="c1")
         assert (await b.send("And?", definition(), client_message_id="c1")).turn_id == repeated.turn_id
         assert await b.runtime.interrupt(SESSION, turn_id=repeated.turn_id)
         slow.until.set()
         assert kinds(await listen(b, running.turn_id))[-1] == "done"
-        assert text_of(await listen(b, queued.turn_id)) == "Second."
+        assert text_of(await listen(b, queued_turn.turn_id)) == "Second."
         assert kinds(await listen(a, repeated.turn_id)) == ["interrupted"]
-        assert (await a.turn(queued.turn_id)).owner == a.runtime.owner
+        assert (await a.turn(queued_turn.turn_id)).owner == a.runtime.owner
 
 
 async def test_a_turn_of_another_server_is_read_live_to_its_end(tmp_path: Path, store: str) -> None:
     slow = Stalled(PIECES, 3)
     async with replicas(tmp_path, store, [slow], []) as (a, b):
-        accepted = await a.send("Hi", definition())
+        accepted_turn = await a.send("Hi", definition())
         events: list[AgentEvent] = []
 
         async def follow() -> None:
-            async for event in b.runtime.follow(accepted.turn_id):
+            async for event in b.runtime.follow(accepted_turn.turn_id):
                 events.append(event)  # noqa: PERF401 - they are looked at meanwhile
 
         async with anyio.create_task_group() as tasks:
@@ -97,7 +97,7 @@ async def test_a_turn_of_another_server_is_read_live_to_its_end(tmp_path: Path, 
             await slow.reached.wait()
             await until(lambda: text_of(events) == "One ")  # the model's text appears long before its end
             slow.until.set()
-        assert events == await listen(a, accepted.turn_id)
+        assert events == await listen(a, accepted_turn.turn_id)
 
 
 async def test_followers_of_a_conversation_are_notified_of_turns_on_other_servers(tmp_path: Path, store: str) -> None:
@@ -111,19 +111,19 @@ async def test_followers_of_a_conversation_are_notified_of_turns_on_other_server
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             await anyio.wait_all_tasks_blocked()
-            first = (await a.send("Hi", definition())).turn_id
-            await listen(a, first)
-            second = (await a.send("And?", definition())).turn_id
+            first_turn = (await a.send("Hi", definition())).turn_id
+            await listen(a, first_turn)
+            second_turn = (await a.send("And?", definition())).turn_id
             with anyio.fail_after(PATIENCE):
                 while len(turn_ids) < 2:
                     await pause()
-        assert turn_ids == [first, second]
+        assert turn_ids == [first_turn, second_turn]
 
 
 async def test_a_session_continues_on_any_server(tmp_path: Path, store: str) -> None:
     async with replicas(tmp_path, store, [say("One."), say("Three.")], [say("Two.")]) as (a, b):
-        for server, words in ((a, "first"), (b, "second"), (a, "third")):
-            assert kinds(await server.say(words))[-1] == "done"
+        for server, content in ((a, "first"), (b, "second"), (a, "third")):
+            assert kinds(await server.say(content))[-1] == "done"
         texts = [row["content"][0]["text"] for row in await a.transcript()]
         assert texts == ["first", "One.", "second", "Two.", "third", "Three."]
 
@@ -148,10 +148,10 @@ async def test_one_of_two_simultaneous_messages_to_two_servers_starts(tmp_path: 
 async def test_an_interrupt_reaches_the_server_that_runs_the_turn(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, [slow], []) as (a, b):
-        accepted = await a.send("Hi", definition())
+        accepted_turn = await a.send("Hi", definition())
         await slow.reached.wait()
         assert await b.runtime.interrupt(SESSION)
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"
+        assert kinds(await listen(b, accepted_turn.turn_id))[-1] == "interrupted"
         assert not await b.runtime.interrupt(SESSION)
 
 
@@ -159,19 +159,19 @@ async def test_an_unhandled_interrupt_applies_to_the_resumed_turn(tmp_path: Path
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, []) as (b,):
         async with ScriptedModel(slow) as model, bench(tmp_path, model, store=store) as a:  # which receives no signals
-            accepted = await a.send("Hi", definition())
+            accepted_turn = await a.send("Hi", definition())
             await slow.reached.wait()
             assert await b.runtime.interrupt(SESSION)
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"
+        assert kinds(await listen(b, accepted_turn.turn_id))[-1] == "interrupted"
 
 
 async def test_a_call_continues_with_an_answer_sent_to_another_server(tmp_path: Path, store: str) -> None:
     async with replicas(tmp_path, store, [use("write", query="a"), say("Written.")], []) as (a, b):
-        accepted = await a.send("Write it.", definition(**ASKING))
+        accepted_turn = await a.send("Write it.", definition(**ASKING))
         (wait,) = await open_waits(a)
         await answer(b, wait)
-        assert text_of(await listen(b, accepted.turn_id)) == "Written."
-        assert (await a.turn(accepted.turn_id)).status is TurnStatus.DONE
+        assert text_of(await listen(b, accepted_turn.turn_id)) == "Written."
+        assert (await a.turn(accepted_turn.turn_id)).status is TurnStatus.DONE
 
 
 async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path, store: str) -> None:
@@ -187,10 +187,10 @@ async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path,
                 claimed = await server.runtime.recover()
 
     async with replicas(tmp_path, store, [slow], [slower], [say("Whole.")]) as (a, b, c):
-        accepted = await a.send("Hi", definition())
+        accepted_turn = await a.send("Hi", definition())
 
         async def follow() -> None:
-            async for event in c.runtime.follow(accepted.turn_id):
+            async for event in c.runtime.follow(accepted_turn.turn_id):
                 events.append(event)  # noqa: PERF401 - they are looked at meanwhile
 
         async with anyio.create_task_group() as tasks:
@@ -209,7 +209,7 @@ async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path,
         for server in (a, b):
             await server.runtime.renew_leases()
             assert server.ended == []
-        events_of_owner = await listen(a, accepted.turn_id)
+        events_of_owner = await listen(a, accepted_turn.turn_id)
         assert [event for event in events if event in events_of_owner] == events_of_owner
 
 
@@ -219,10 +219,10 @@ async def test_a_server_at_its_limit_leaves_a_turn_to_another(tmp_path: Path, st
         await a.send("Hi", definition())
         await slow.reached.wait()
         other_session_id = await other_session(a)
-        accepted = await (await a.runtime.session(other_session_id)).send("Hi too", definition())
-        assert accepted.queued
-        assert text_of(await listen(a, accepted.turn_id)) == "Elsewhere."
-        assert (await a.turn(accepted.turn_id)).owner == b.runtime.owner
+        accepted_turn = await (await a.runtime.session(other_session_id)).send("Hi too", definition())
+        assert accepted_turn.queued
+        assert text_of(await listen(a, accepted_turn.turn_id)) == "Elsewhere."
+        assert (await a.turn(accepted_turn.turn_id)).owner == b.runtime.owner
         slow.until.set()
 
 
@@ -230,10 +230,10 @@ async def test_a_stopping_server_releases_its_turns_to_others_at_once(tmp_path: 
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, [say("Whole.")]) as (b,):
         async with replicas(tmp_path, store, [slow]) as (a,):
-            accepted = await a.send("Hi", definition())
+            accepted_turn = await a.send("Hi", definition())
             await slow.reached.wait()
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
-        assert (await b.turn(accepted.turn_id)).resumes == 0
+        assert kinds(await listen(b, accepted_turn.turn_id))[-1] == "done"
+        assert (await b.turn(accepted_turn.turn_id)).resumes == 0
 
 
 async def test_without_live_events_a_turn_is_followed_by_its_rows(tmp_path: Path, store: str) -> None:
@@ -245,10 +245,10 @@ async def test_without_live_events_a_turn_is_followed_by_its_rows(tmp_path: Path
         bench(tmp_path, first_model, store=store, fanout=InProcessFanout()) as a,
         bench(tmp_path, second_model, store=store, fanout=InProcessFanout()) as b,
     ):
-        accepted = await a.send("Hi", definition())
+        accepted_turn = await a.send("Hi", definition())
         await slow.reached.wait()
         slow.until.set()
-        assert await listen(b, accepted.turn_id) == await listen(a, accepted.turn_id)
+        assert await listen(b, accepted_turn.turn_id) == await listen(a, accepted_turn.turn_id)
 
 
 async def test_a_commit_that_succeeds_during_its_retry_counts(tmp_path: Path, store: str) -> None:
@@ -312,10 +312,10 @@ async def test_no_server_compacts_a_conversation_that_another_is_answering(tmp_p
 async def test_unknown_signals_of_a_newer_server_are_ignored(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     number = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
-    newer = text(f"INSERT INTO signals VALUES ('sig_newer', {number}, 'later', '', '', '{now()}')")
+    newer_signal = text(f"INSERT INTO signals VALUES ('sig_newer', {number}, 'later', '', '', '{now()}')")
     async with replicas(tmp_path, store, [slow], []) as (a, b):
-        accepted = await a.send("Hi", definition())
+        accepted_turn = await a.send("Hi", definition())
         await slow.reached.wait()
-        await b.database.write(lambda conn: conn.execute(newer).close())
+        await b.database.write(lambda conn: conn.execute(newer_signal).close())
         assert await b.runtime.interrupt(SESSION)
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"
+        assert kinds(await listen(b, accepted_turn.turn_id))[-1] == "interrupted"

@@ -33,7 +33,7 @@ async def test_a_group_of_deltas_can_be_read_from_its_middle(database: Database)
     await database.write(lambda conn: run_events.append(conn, [EventBatch("turn_1", 5, payloads)]))
     for after in range(4, 9):
         events = await database.read(lambda conn, after=after: run_events.read(conn, TurnId("turn_1"), after, 10))  # type: ignore[misc]
-        assert events == [(5 + at, payload) for at, payload in enumerate(payloads)][after - 4 :]
+        assert events == [(5 + index, payload) for index, payload in enumerate(payloads)][after - 4 :]
     assert await database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 8
 
 

@@ -45,8 +45,8 @@ async def test_groups_left_by_a_dead_process_become_rows_once(database: Database
     await database.write(partial(run_events.append, batches=rows))
 
     assert await database.write(run_groups.settle) == 3
-    second = b'{"type":"text","conversationId":"conv_1","turnId":"turn_1","seq":2,"text":"short"}'
-    assert await read(database, "turn_1") == [(1, b"{a}"), (2, second), (3, b"{c}"), (4, b"{d}")]
+    second_event = b'{"type":"text","conversationId":"conv_1","turnId":"turn_1","seq":2,"text":"short"}'
+    assert await read(database, "turn_1") == [(1, b"{a}"), (2, second_event), (3, b"{c}"), (4, b"{d}")]
     assert await read(database, "turn_2") == [(1, b"{}"), (2, b"{" + bytes(range(256)))]
     assert await read(database, "turn_gone") == []
     assert await count(database) == 0

@@ -45,8 +45,8 @@ async def test_a_session_is_read_as_it_was_stored(database: Database) -> None:
 
 
 async def test_appended_messages_are_read_in_order_and_move_the_session(database: Database) -> None:
-    first = message(1, "你好", parent_message_id="msg_0")
-    second = message(
+    first_message = message(1, "你好", parent_message_id="msg_0")
+    second_message = message(
         2,
         role="assistant",
         step=1,
@@ -58,12 +58,17 @@ async def test_appended_messages_are_read_in_order_and_move_the_session(database
 
     def append(conn: Connection) -> None:
         _new(conn)
-        sessions.append_message(conn, first)
-        sessions.append_message(conn, second)
+        sessions.append_message(conn, first_message)
+        sessions.append_message(conn, second_message)
 
     await database.write(append)
-    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"))) == [first, second]
-    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"), from_seq=2)) == [second]
+    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"))) == [
+        first_message,
+        second_message,
+    ]
+    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"), from_seq=2)) == [
+        second_message
+    ]
     session = await database.read(lambda conn: sessions.get(conn, SessionId("sess_1")))
     assert session is not None
     assert session.last_seq == 2

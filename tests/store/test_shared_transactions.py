@@ -129,8 +129,8 @@ async def test_acknowledged_writes_survive_a_full_disk(sqlite: Database) -> None
         for name, write in (("1", _append(1)), ("2", append_too_much), ("3", _append(3))):
             tasks.start_soon(_request_write, sqlite, outcomes, name, write)
     assert isinstance(outcomes["2"], StorageFull)
-    acknowledged = [number for number, name in enumerate(("first", "1", "2", "3")) if outcomes[name] is None]
-    assert await sqlite.read(_list_stored) == acknowledged
+    acknowledged_numbers = [number for number, name in enumerate(("first", "1", "2", "3")) if outcomes[name] is None]
+    assert await sqlite.read(_list_stored) == acknowledged_numbers
 
 
 async def test_a_durable_write_joins_no_transaction_without_fsync(sqlite: Database) -> None:

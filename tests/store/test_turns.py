@@ -291,13 +291,13 @@ async def test_turns_are_in_the_order_of_their_ids_when_the_clock_was_set_back(d
     times = ("2026-11-21T12:00:02.000Z", "2026-11-21T12:00:00.000Z", "2026-11-21T12:00:01.000Z")
 
     def fill(conn: Connection) -> None:
-        for ident, started_at in zip(order, times, strict=True):
-            turn(ident, status="queued", began=True, user_message_id="msg_asked", started_at=started_at).insert(conn)
+        for turn_id, started_at in zip(order, times, strict=True):
+            turn(turn_id, status="queued", began=True, user_message_id="msg_asked", started_at=started_at).insert(conn)
 
     await database.write(fill)
     session = SessionId("sess_1")
-    queued = await database.read(lambda conn: turns.list_queued(conn, session))
-    assert [record.id for record in queued] == order
+    queued_turns = await database.read(lambda conn: turns.list_queued(conn, session))
+    assert [record.id for record in queued_turns] == order
     current = await database.read(lambda conn: turns.current_of(conn, session))
     assert current is not None
     assert current.id == "turn_1"

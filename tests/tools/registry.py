@@ -24,7 +24,7 @@ class PackageRegistry:
         self._npm: dict[str, dict[str, Any]] = {}
         self._wheels: dict[str, dict[str, tuple[bytes, str]]] = {}
         self._files: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requested_paths: list[str] = []
         self.url = ""
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -91,7 +91,7 @@ class PackageRegistry:
 
     def answer(self, path: str) -> tuple[str, bytes] | None:
         """Return media type and body, or None if the path does not exist."""
-        self.asked.append(path)
+        self.requested_paths.append(path)
         path = path.partition("?")[0].replace("%2f", "/")
         if path in self._files:
             return "application/octet-stream", self._files[path]

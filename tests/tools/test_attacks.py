@@ -240,11 +240,11 @@ async def test_an_allowed_command_line_allows_no_other_argument(tmp_path: Path) 
 async def test_a_revoked_command_line_is_refused_at_the_next_start(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy)
-    (allowed,) = policy.catalogue.allowed_entries()
+    (allowed_entry,) = policy.catalogue.allowed_entries()
     policy.review(spec)
     second_catalogue = LaunchCatalogue(tmp_path / "mcp")  # the command line, beside a running server
-    assert second_catalogue.revoke(allowed.id)
-    assert not second_catalogue.revoke(allowed.id)
+    assert second_catalogue.revoke(allowed_entry.id)
+    assert not second_catalogue.revoke(allowed_entry.id)
     with pytest.raises(CommandNotAllowed):
         policy.review(spec)
     assert (tmp_path / "mcp" / "allowed.json").stat().st_mode & 0o077 == 0

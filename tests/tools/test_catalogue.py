@@ -65,8 +65,8 @@ def test_command_lines_in_common_use_match_and_get_an_exact_version(text: str, e
     assert bool(match.changes) == changed
     assert isinstance(match.entry.runs, Package)
     command, *args = text.split(" ")
-    stored = pin_version(match.entry, StdioTarget(command, tuple(args))).args
-    second_match = match_line(BUILTIN, command, stored, {})
+    pinned_args = pin_version(match.entry, StdioTarget(command, tuple(args))).args
+    second_match = match_line(BUILTIN, command, pinned_args, {})
     assert isinstance(second_match, CatalogueMatch)
     assert second_match.changes == ()
     assert second_match.args == match.args

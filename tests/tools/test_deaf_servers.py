@@ -121,11 +121,11 @@ class Hanging:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.hangs = False
-        self.taken = 0
+        self.held_requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.hangs:
-            self.taken += 1
+            self.held_requests += 1
             with anyio.move_on_after(START):
                 while (await receive())["type"] != "http.disconnect":
                     pass

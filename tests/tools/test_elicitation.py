@@ -51,9 +51,9 @@ async def finish_call(toolset: ServerToolset, name: str, ask: Ask | None = None,
     return json.loads(text_of(outcome))
 
 
-def accept(needed: InputNeeded, **content: Any) -> InputGiven:
+def accept(question: InputNeeded, **content: Any) -> InputGiven:
     """A person's answer, as loaded from the store."""
-    return InputGiven(WaitAction.ACCEPT, content, json.loads(json.dumps(needed.held)))
+    return InputGiven(WaitAction.ACCEPT, content, json.loads(json.dumps(question.held)))
 
 
 class Person:
@@ -61,10 +61,10 @@ class Person:
 
     def __init__(self, action: WaitAction = WaitAction.ACCEPT, **content: Any) -> None:
         self.given = InputGiven(action, content)
-        self.asked: list[InputNeeded] = []
+        self.questions: list[InputNeeded] = []
 
-    async def __call__(self, needed: InputNeeded) -> InputGiven:
-        self.asked.append(needed)
+    async def __call__(self, question: InputNeeded) -> InputGiven:
+        self.questions.append(question)
         return self.given
 
 
@@ -72,13 +72,13 @@ class Absent:
     """Never answers. A question ends when its server withdraws it."""
 
     def __init__(self) -> None:
-        self.asked = anyio.Event()
+        self.is_asked = anyio.Event()
         self.ended: list[WaitAction] = []
 
-    async def __call__(self, needed: InputNeeded) -> InputGiven:
-        self.asked.set()
-        assert needed.withdrawal is not None
-        self.ended.append(await needed.withdrawal.wait())
+    async def __call__(self, question: InputNeeded) -> InputGiven:
+        self.is_asked.set()
+        assert question.withdrawal is not None
+        self.ended.append(await question.withdrawal.wait())
         return InputGiven(self.ended[-1])
 
 
@@ -144,7 +144,7 @@ async def test_a_servers_question_during_a_call_is_answered_on_the_open_connecti
         person = Person(name="Ann")
         answers = await finish_call(toolset, "ask", person, params=[FORM, FORM])
         assert answers == [{"action": "accept", "content": {"name": "Ann"}}] * 2
-        assert [question.schema for question in person.asked] == [NAME, NAME]
+        assert [question.schema for question in person.questions] == [NAME, NAME]
         for action, word in (
             (WaitAction.DECLINE, "decline"),
             (WaitAction.EXPIRE, "decline"),
@@ -169,10 +169,10 @@ async def test_an_ambiguous_call_of_a_question_is_declined(tmp_path: Path) -> No
                 assert await finish_call(toolset, "ask", away, params=[PAGE]) == [{"action": "accept"}]
 
             tasks.start_soon(ask_page)
-            await away.asked.wait()
+            await away.is_asked.wait()
             assert await finish_call(toolset, "ask", ben, params=[FORM]) == [{"action": "decline"}]
             assert await finish_call(toolset, "page_done", id="e7") == "told"
-        assert ben.asked == []
+        assert ben.questions == []
         assert away.ended == [WaitAction.ACCEPT]  # the server reported that the page is done
 
 
@@ -195,7 +195,7 @@ async def test_over_http_a_question_reaches_the_person_of_its_own_call(tmp_path:
         answers: dict[str, Any] = {}
 
         async def call_as(name: str) -> None:
-            async def person(needed: InputNeeded) -> InputGiven:
+            async def person(question: InputNeeded) -> InputGiven:
                 await meeting.join()
                 return InputGiven(WaitAction.ACCEPT, {"name": name})
 
@@ -230,7 +230,7 @@ async def test_the_model_learns_that_a_form_was_not_shown(tmp_path: Path) -> Non
         assert isinstance(outcome, CallOutcome)
         assert [json.loads(block["text"]) for block in outcome.content[1:]] == [[{"action": "decline"}]]
         assert "neither https nor of this machine" in outcome.content[0]["text"]
-        assert person.asked == []
+        assert person.questions == []
 
 
 async def test_one_call_can_ask_a_person_a_limited_number_of_times(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_one_call_can_ask_a_person_a_limited_number_of_times(tmp_path: Pat
         person = Person(name="Ann")
         outcome = await run(toolset, "ask", person, params=[FORM] * (QUESTIONS + 3))
         assert isinstance(outcome, CallOutcome)
-        assert len(person.asked) == QUESTIONS
+        assert len(person.questions) == QUESTIONS
         assert [block["text"].count("one call may ask") for block in outcome.content] == [1, 0]
         assert [answer["action"] for answer in json.loads(outcome.content[1]["text"])][-4:] == [
             "accept",
@@ -260,14 +260,14 @@ async def test_a_server_that_dies_withdraws_its_question(tmp_path: Path) -> None
 async def test_an_error_that_requires_a_web_page_is_a_wait_with_an_end(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [spec_of_asking("old")], wait=START)
-        needed = await run(toolset, "need_page", id="e9")
-        assert isinstance(needed, InputNeeded)
-        assert (needed.kind, needed.url, needed.message) == (WaitKind.URL, "https://pay.test/a", "Pay first.")
+        question = await run(toolset, "need_page", id="e9")
+        assert isinstance(question, InputNeeded)
+        assert (question.kind, question.url, question.message) == (WaitKind.URL, "https://pay.test/a", "Pay first.")
         assert await finish_call(toolset, "page_done", id="e9") == "told"
-        assert needed.withdrawal is not None
+        assert question.withdrawal is not None
         with anyio.fail_after(240):
-            assert await needed.withdrawal.wait() is WaitAction.ACCEPT
-        outcome = await run(toolset, "need_page", given=accept(needed), id="e9")
+            assert await question.withdrawal.wait() is WaitAction.ACCEPT
+        outcome = await run(toolset, "need_page", given=accept(question), id="e9")
         assert isinstance(outcome, CallOutcome)
         assert json.loads(text_of(outcome)) == {"responses": None, "state": None}
 

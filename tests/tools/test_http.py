@@ -55,17 +55,17 @@ class Forgetful:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.seen: set[bytes] = set()
-        self.gone: set[bytes] = set()
+        self.sessions: set[bytes] = set()
+        self.forgotten: set[bytes] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         session = dict(scope.get("headers", ())).get(b"mcp-session-id")
-        if session in self.gone:
+        if session in self.forgotten:
             await send({"type": "http.response.start", "status": 404, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
         if session is not None:
-            self.seen.add(session)
+            self.sessions.add(session)
         await self.app(scope, receive, send)
 
 
@@ -237,7 +237,7 @@ async def test_a_session_forgotten_by_the_http_server_is_reopened(tmp_path: Path
     app = Forgetful(OldEra(build().streamable_http_app()))
     async with serve(app) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
-        app.gone |= app.seen
+        app.forgotten |= app.sessions
         outcome = await call(toolset, "echo", text="hello")
         assert "the server ended the session" in text_of(outcome)
         assert text_of(await call(toolset, "echo", timeout=20, text="hello")) == "hello"

@@ -91,8 +91,8 @@ async def test_refused_credentials_are_named_and_registration_is_not(
             return JSONResponse(error_body, error_body.get("status", 401))
         return PlainTextResponse("not found", 404)
 
-    refusing = Starlette(routes=[Route("/{path:path}", handle, methods=["GET", "POST", "DELETE"])])
-    async with serve(refusing) as base, Rig(tmp_path, mcp_hosts="127.0.0.1:*") as rig:
+    app_with_key = Starlette(routes=[Route("/{path:path}", handle, methods=["GET", "POST", "DELETE"])])
+    async with serve(app_with_key) as base, Rig(tmp_path, mcp_hosts="127.0.0.1:*") as rig:
         state = await try_entry(rig, await rig.domain(), {"url": f"{base}/key", **entry})
         assert state["state"] == "failed"
         assert words in state["reason"]
@@ -195,11 +195,11 @@ async def test_a_secret_in_query_and_path_reaches_the_server_encoded_and_is_neve
         servers = await rig.ok("GET", f"/api/domains/{domain}/mcp-servers")
         assert next(server for server in servers["items"] if server["name"] == "s")["url"] == entry["url"]
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/MAPKEY", {"value": "sesame"})
-        refused = await try_entry(rig, domain, entry)
-        assert "in the url (${TENANT}, ${MAPKEY}) (HTTP 401: bad key [secret])" in refused["reason"]
+        rejected = await try_entry(rig, domain, entry)
+        assert "in the url (${TENANT}, ${MAPKEY}) (HTTP 401: bad key [secret])" in rejected["reason"]
         audit = await rig.ok("GET", "/api/audit")
         for text in (KEY, "s%2F9%3Fk%23y%26x", "sesame", "b@evil"):
-            assert text not in f"{state}{servers}{refused}{audit}"
+            assert text not in f"{state}{servers}{rejected}{audit}"
 
 
 async def test_a_secret_in_the_host_of_a_url_is_refused(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ async def test_a_call_with_steady_progress_ends_at_the_hard_cap() -> None:
 async def test_a_connection_stopped_before_its_start_starts_no_process() -> None:
     dials: list[str] = []
 
-    async def dial(lost: Callable[[str], None], tail: deque[str]) -> MCPServer:
+    async def dial(report_loss: Callable[[str], None], tail: deque[str]) -> MCPServer:
         dials.append("dialled")
         return MCPServer("late")
 

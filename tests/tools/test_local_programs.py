@@ -34,18 +34,18 @@ def test_a_script_pins_its_file_or_its_whole_folder(tmp_path: Path) -> None:
 
 
 def test_links_pipes_and_missing_scripts_are_refused(tmp_path: Path) -> None:
-    outside = tmp_path / "outside.py"
-    outside.write_text("")
+    outside_script = tmp_path / "outside.py"
+    outside_script.write_text("")
     folder = tmp_path / "local"
     (folder / "own").mkdir(parents=True)
     (folder / "own" / "main.py").write_text("")
-    os.symlink(outside, folder / "link.py")
-    os.link(outside, folder / "second.py")
+    os.symlink(outside_script, folder / "link.py")
+    os.link(outside_script, folder / "second.py")
     os.symlink(tmp_path, folder / "linked")
     os.mkfifo(folder / "pipe.py")
     for name in ("link.py", "second.py", "linked/outside.py", "pipe.py", "missing.py", "own"):
         assert "the operator's folder mcp/local" in catch_refusal(folder, name)
-    os.symlink(outside, folder / "own" / "part.py")
+    os.symlink(outside_script, folder / "own" / "part.py")
     assert "own/part.py is a link" in catch_refusal(folder, "own/main.py")
     (folder / "own" / "part.py").unlink()
     for number in range(MAX_FILES):

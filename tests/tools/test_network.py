@@ -68,9 +68,9 @@ def test_a_public_address_is_accepted(text: str) -> None:
     assert address_problem(ipaddress.ip_address(text)) == ""
 
 
-@given(st.ip_addresses(v=4).filter(lambda each: not each.is_global))
-def test_no_notation_of_a_private_address_is_accepted(inner: ipaddress.IPv4Address) -> None:
-    number = int(inner)
+@given(st.ip_addresses(v=4).filter(lambda address: not address.is_global))
+def test_no_notation_of_a_private_address_is_accepted(private_address: ipaddress.IPv4Address) -> None:
+    number = int(private_address)
     for embedded in (0xFFFF << 32 | number, 0x2002 << 112 | number << 80, 0x64FF9B << 96 | number):
         assert address_problem(ipaddress.IPv6Address(embedded))
 

@@ -31,13 +31,13 @@ class Collector:
     url: str = ""
     refusing: int = 0
     spans: list[ReceivedSpan] = field(default_factory=list)
-    asked: threading.Event = field(default_factory=threading.Event)
+    has_request: threading.Event = field(default_factory=threading.Event)
 
-    def named(self, name: str) -> ReceivedSpan:
+    def find_span(self, name: str) -> ReceivedSpan:
         (match,) = [span for span in self.spans if span.name == name]
         return match
 
-    def above(self, span: ReceivedSpan) -> str:
+    def find_parent_name(self, span: ReceivedSpan) -> str:
         """Return the name of a span's parent, or an empty string if the parent was not received."""
         return next((candidate.name for candidate in self.spans if candidate.ident == span.above), "")
 
@@ -79,7 +79,7 @@ def run_collector() -> Iterator[Collector]:
             self.send_response(collector.refusing or 200)
             self.send_header("content-length", "0")
             self.end_headers()
-            collector.asked.set()
+            collector.has_request.set()
 
         def log_message(self, *args: object) -> None:
             pass

@@ -46,13 +46,13 @@ async def test_a_turn_continues_the_clients_trace(tmp_path: Path) -> None:
     with run_collector() as collector:
         conversation = await trace_turn(tmp_path, collector)
     assert {span.trace for span in collector.spans} == {GIVEN.split("-")[1]}
-    turn = collector.named("invoke_agent assistant")
+    turn = collector.find_span("invoke_agent assistant")
     assert turn.above == GIVEN.split("-")[2]
     assert turn.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert turn.attributes["gen_ai.conversation.id"] == conversation
     assert turn.attributes["agentic_rag.turn.end"] == "end_turn"
     steps = [span for span in collector.spans if span.name.startswith("chat ")]
-    assert [collector.above(step) for step in steps] == ["invoke_agent assistant"] * 2
+    assert [collector.find_parent_name(step) for step in steps] == ["invoke_agent assistant"] * 2
     call_step = next(step for step in steps if step.attributes["gen_ai.response.finish_reasons"] == ["tool_use"])
     assert call_step.kind == 3, "CLIENT"
     attributes = call_step.attributes
@@ -62,15 +62,15 @@ async def test_a_turn_continues_the_clients_trace(tmp_path: Path) -> None:
     assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (60, 4)
     assert attributes["gen_ai.usage.cache_read.input_tokens"] == 20
     assert attributes["gen_ai.usage.cache_creation.input_tokens"] == 30
-    tool = collector.named("execute_tool search_documents")
+    tool = collector.find_span("execute_tool search_documents")
     assert tool.above == call_step.ident
     assert tool.attributes["gen_ai.tool.name"] == "search_documents"
-    request = collector.named("tools/call search_documents")
-    assert (collector.above(request), request.kind) == (tool.name, 3)
+    request = collector.find_span("tools/call search_documents")
+    assert (collector.find_parent_name(request), request.kind) == (tool.name, 3)
     assert request.attributes["mcp.method.name"] == "tools/call"
     assert request.attributes["mcp.protocol.version"]
-    retrieval = collector.named("retrieval documents")
-    assert collector.above(retrieval) == tool.name
+    retrieval = collector.find_span("retrieval documents")
+    assert collector.find_parent_name(retrieval) == tool.name
     assert retrieval.attributes["agentic_rag.retrieval.hits"] == 1
     assert retrieval.attributes["gen_ai.retrieval.top_k"] > 0
     assert not any(span.failed for span in collector.spans)
@@ -93,7 +93,7 @@ async def test_content_is_recorded_only_by_setting_and_without_secrets(tmp_path:
         "tool_call_response",
     }
     assert json.loads(model_spans[-1].attributes["gen_ai.output.messages"])[0]["parts"][0]["type"] == "text"
-    tool = collector.named("execute_tool promptx_recall")
+    tool = collector.find_span("execute_tool promptx_recall")
     assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"query": "leave"}
     assert "hunter2" not in str(collector.spans)
 
@@ -129,7 +129,7 @@ def test_calls_without_a_domain_are_traced_without_content() -> None:
         step.say(SpanContent.ANSWER, [text_block("Whose secrets are in this?")])
         step.end()
         anyio.run(tracing.aclose)
-    assert "gen_ai.output.messages" not in collector.named("chat a").attributes
+    assert "gen_ai.output.messages" not in collector.find_span("chat a").attributes
 
 
 async def test_a_delegates_turn_is_a_child_span_of_its_call(tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ async def test_a_delegates_turn_is_a_child_span_of_its_call(tmp_path: Path) -> N
         async with Rig(tmp_path, task, say("Found."), say("Done."), otlp_endpoint=collector.url) as rig:
             domain = await rig.domain(subRoleIds=["researcher"])
             await rig.say(await rig.conversation(domain), "Hi")
-    child = collector.named("invoke_agent researcher")
-    assert collector.above(child) == "execute_tool delegate"
+    child = collector.find_span("invoke_agent researcher")
+    assert collector.find_parent_name(child) == "execute_tool delegate"
     assert len({span.trace for span in collector.spans}) == 1
-    assert len([span for span in collector.spans if collector.above(span) == child.name]) == 1
+    assert len([span for span in collector.spans if collector.find_parent_name(span) == child.name]) == 1
 
 
 async def test_failures_have_their_code_and_a_turn_without_a_client_trace_has_its_own(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_trace_collector_that_refuses_affects_no_turn(tmp_path: Path, re
             async with Rig(tmp_path, say("Hello."), say("Again."), otlp_endpoint=collector.url) as rig:
                 conversation = await rig.conversation()
                 assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
-                assert await anyio.to_thread.run_sync(collector.asked.wait, 60)
+                assert await anyio.to_thread.run_sync(collector.has_request.wait, 60)
                 assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
 
 
@@ -190,27 +190,27 @@ async def test_requests_to_mcp_servers_carry_the_trace(tmp_path: Path) -> None:
             domain = await rig.domain(mcpServers={"notes": entry})
             events = await rig.say(await rig.conversation(domain), "Hi")
     (result,) = [event for event in events if event["type"] == "tool_result"]
-    request = collector.named("tools/call show_trace")
+    request = collector.find_span("tools/call show_trace")
     assert f"called with 00-{request.trace}-{request.ident}-01" in str(result["content"])
 
 
 def test_log_lines_name_request_turn_and_trace_as_text_and_as_json() -> None:
-    written, lines = io.StringIO(), io.StringIO()
-    text, objects = log_handler(written), log_handler(lines, lines_of_json=True)
+    text_log, json_log = io.StringIO(), io.StringIO()
+    text, objects = log_handler(text_log), log_handler(json_log, lines_of_json=True)
     record = logging.LogRecord("agentic_rag.x", logging.WARNING, "", 0, "it \x1b failed\n%s", ("why",), None)
     with log_under("req_1"), log_turn("turn_1", "abc"):
         text.handle(record)
         objects.handle(record)
     objects.handle(record)
-    assert written.getvalue().rstrip().endswith("[req_1 turn_1 abc]")
-    first, second = map(json.loads, lines.getvalue().splitlines())
-    assert {name: first[name] for name in ("requestId", "turnId", "traceId", "level", "logger")} == {
+    assert text_log.getvalue().rstrip().endswith("[req_1 turn_1 abc]")
+    first_line, second_line = map(json.loads, json_log.getvalue().splitlines())
+    assert {name: first_line[name] for name in ("requestId", "turnId", "traceId", "level", "logger")} == {
         "requestId": "req_1",
         "turnId": "turn_1",
         "traceId": "abc",
         "level": "warning",
         "logger": "agentic_rag.x",
     }
-    assert first["message"] == "it \x1b failed\nwhy"
-    assert "turnId" not in second
-    assert "\x1b" not in lines.getvalue()
+    assert first_line["message"] == "it \x1b failed\nwhy"
+    assert "turnId" not in second_line
+    assert "\x1b" not in json_log.getvalue()
