@@ -71,7 +71,9 @@ async def test_only_changed_resources_of_a_thousand_are_read_again(tmp_path: Pat
 
 async def test_without_versions_changes_are_detected_by_bytes(tmp_path: Path) -> None:
     async with open_library(tmp_path, 0) as (rig, domain, library):
-        unversioned = [{k: v for k, v in resource(number).items() if k != "lastModified"} for number in range(3)]
+        unversioned = [
+            {key: value for key, value in resource(number).items() if key != "lastModified"} for number in range(3)
+        ]
         tagged = resource(9, etag="a")
         del tagged["lastModified"]
         library.save(resources=[*unversioned, tagged])
@@ -95,9 +97,9 @@ async def test_a_bad_item_costs_one_item_and_is_named(tmp_path: Path) -> None:
             "not an object",
             resource(0, text="the same uri again"),
         ]
-        for resource_ in bad_resources[:2]:
-            assert isinstance(resource_, dict)
-            del resource_["text"]
+        for bad_resource in bad_resources[:2]:
+            assert isinstance(bad_resource, dict)
+            del bad_resource["text"]
         library.save(resources=[*library.state["resources"], *bad_resources], fails=["lib://books/0002"])
         source = await make_source(rig, domain)
         assert source["counts"]["listed"] == 6

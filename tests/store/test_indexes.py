@@ -63,9 +63,9 @@ async def test_usage_since_a_time_is_found_by_its_ids(
     sqlite: Database, run_queries: Callable[[Connection], Any]
 ) -> None:
     (step,) = [
-        candidate
-        for candidate in await sqlite.write(lambda conn: _plans(conn, run_queries))
-        if " usage " in f"{candidate} "
+        plan_step
+        for plan_step in await sqlite.write(lambda conn: _plans(conn, run_queries))
+        if " usage " in f"{plan_step} "
     ]
     assert step == "SEARCH usage USING INDEX sqlite_autoindex_usage_1 (id>?)"
 

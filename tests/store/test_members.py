@@ -39,13 +39,13 @@ async def test_cluster_members_see_each_other_until_they_leave(database: Databas
     b.locate("http://b.example")
     await b.tell_leaving()
     members = await a.list_alive()
-    assert [(member_record.id, member_record.own, member_record.leaving) for member_record in members] == [
+    assert [(record.id, record.own, record.leaving) for record in members] == [
         ("a", True, False),
         ("b", False, True),
     ]
     assert members[1].address == "http://b.example"
     await b.leave()
-    assert [member_record.id for member_record in await a.list_alive()] == ["a"]
+    assert [record.id for record in await a.list_alive()] == ["a"]
 
 
 async def test_a_name_in_use_by_a_running_server_is_refused(database: Database) -> None:

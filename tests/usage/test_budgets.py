@@ -117,10 +117,10 @@ async def test_a_turn_refused_in_its_middle_ends_with_a_message_and_the_conversa
             for block in message["content"]
             if block["type"] == "tool_result"
         }
-        called = {
+        calls = {
             block["id"] for message in sent_messages for block in message["content"] if block["type"] == "tool_use"
         }
-        assert called == answered_calls != set()
+        assert calls == answered_calls != set()
 
 
 async def test_fifty_parallel_turns_exceed_a_budget_at_most_by_the_last_call(tmp_path: Path) -> None:
