@@ -101,18 +101,18 @@ async def test_a_child_is_unprivileged_and_inherits_no_descriptor_or_variable(
 
 @needs_bubblewrap
 async def test_the_network_is_off_unless_the_entry_declares_it(tmp_path: Path) -> None:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        listening.setblocking(False)
-        place = f"127.0.0.1:{listening.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         async with captive(tmp_path / "off") as child:
-            assert not (await child.try_to("connect", place))[0]
+            assert not (await child.try_to("connect", address))[0]
             assert not (await child.try_to("connect", "192.0.2.1:80"))[0]
         with pytest.raises(BlockingIOError):
-            listening.accept()  # nobody connected
+            listener.accept()  # nobody connected
         async with captive(tmp_path / "on", network=True) as child:
-            assert await child.try_to("connect", place) == (True, "connected")
+            assert await child.try_to("connect", address) == (True, "connected")
 
 
 @needs_bubblewrap
