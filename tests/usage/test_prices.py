@@ -24,14 +24,14 @@ GOOD = """{
 """
 
 
-def read_text(folder: Path, text: str) -> Prices:
+def parse_prices(folder: Path, text: str) -> Prices:
     path = folder / "prices.json"
     path.write_text(text, encoding="utf-8")
     return read_prices(path)
 
 
 def test_money_is_exact_and_every_kind_of_token_has_its_price(tmp_path: Path) -> None:
-    price = read_text(tmp_path, GOOD).find("claude-sonnet-5-5", "2026-11-23")
+    price = parse_prices(tmp_path, GOOD).find("claude-sonnet-5-5", "2026-11-23")
     assert price is not None
     assert price.cost(Usage(1, 10, 100, 1)) == Decimal("0.000396")
     assert price.cost(Usage(10**12, 1, 0, 0)) == Decimal("3000000.0000003")
@@ -39,7 +39,7 @@ def test_money_is_exact_and_every_kind_of_token_has_its_price(tmp_path: Path) ->
 
 
 def test_a_model_is_found_by_its_name_without_provider_and_date_and_by_patterns(tmp_path: Path) -> None:
-    prices = read_text(tmp_path, GOOD)
+    prices = parse_prices(tmp_path, GOOD)
 
     def input_of(model: str, day: str = "2026-11-23") -> Decimal | None:
         price = prices.find(model, day)
@@ -86,7 +86,7 @@ PRICED = """{
     ],
 )
 def test_names_precede_patterns_and_long_patterns_precede_short_ones(tmp_path: Path, model: str, price: int) -> None:
-    model_price = read_text(tmp_path, PRICED).find(model, "2026-11-23")
+    model_price = parse_prices(tmp_path, PRICED).find(model, "2026-11-23")
     assert model_price is not None
     assert model_price.input == price
 
@@ -109,7 +109,7 @@ def test_names_precede_patterns_and_long_patterns_precede_short_ones(tmp_path: P
 )
 def test_an_error_names_the_field_or_the_line(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(BadConfiguration) as refusal:
-        read_text(tmp_path, text)
+        parse_prices(tmp_path, text)
     assert problem in str(refusal.value)
     assert str(refusal.value).startswith("AGENTIC_RAG_PRICES: ")
 
