@@ -12,7 +12,7 @@ from agentic_rag.store import tool_lists
 from agentic_rag.store.audit import AuditRecord
 from tests.access.tenants import as_operator, bearer, make_key
 from tests.server.rig import Json, Rig
-from tests.tools.captives import beats, marked
+from tests.tools.captives import beats, find_processes
 
 CANARY = "swordfish-0123456789-canary"
 """A value that must not appear in any row, file or answer."""
@@ -60,7 +60,7 @@ class Admin:
         paths = (path for path in folder.rglob("*") if path.name not in STORES)
         files = sorted(str(path) for path in paths if not path.is_relative_to(folder / "index"))
         shown: list[Json] = [(await self.ask("GET", place)).json() for place in (self.path, f"{self.path}/secrets")]
-        return [shown, lists, files, marked(policy.marker), beats(policy.homes)]
+        return [shown, lists, files, find_processes(policy.marker), beats(policy.homes)]
 
 
 @asynccontextmanager

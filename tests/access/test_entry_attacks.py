@@ -13,12 +13,12 @@ from tests.access.admins import CANARY, Admin, admin
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Json, events_of
 from tests.tools import attack_lines
-from tests.tools.captives import CAPTIVE, PYTHON, beats, marked, needs_bubblewrap, still
+from tests.tools.captives import CAPTIVE, PYTHON, assert_no_heartbeat, beats, find_processes, needs_bubblewrap
 from tests.tools.servers.plain import build
 from tests.tools.support import until
 from tests.tools.test_attacks import STEERING
 from tests.tools.test_http import serve
-from tests.tools.test_network import PRIVATE, SPELLINGS, knocked
+from tests.tools.test_network import PRIVATE, SPELLINGS, count_connections
 
 MEMORY = {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}
 
@@ -133,7 +133,7 @@ async def test_a_member_and_an_admin_of_another_domain_save_and_test_nothing(tmp
 @pytest.mark.attack(kind="network")
 async def test_no_spelling_of_a_local_address_is_connected_to(tmp_path: Path) -> None:
     """Entries that may be saved: the target of a name is only known when it is connected to."""
-    async with admin(tmp_path) as mallory, knocked() as (port, knocks):
+    async with admin(tmp_path) as mallory, count_connections() as (port, knocks):
         before = await mallory.state()
         hosts = [*SPELLINGS, *(f"[{each}]" if ":" in each else each for each in PRIVATE[::3])]
         urls = [f"https://{host}:{port}/mcp" for host in hosts]
@@ -183,8 +183,8 @@ async def test_a_program_swapped_after_its_approval_is_reported_at_each_start(tm
         assert shown["state"] == "failed"
         assert "is not the file that was allowed" in shown["reason"]
         await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
-        assert marked(policy.marker) == []
-        await still(policy.homes)
+        assert find_processes(policy.marker) == []
+        await assert_no_heartbeat(policy.homes)
         events = await talk(mallory)
         assert events[-1]["type"] == "done"
         await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
@@ -206,13 +206,13 @@ async def test_a_folder_swapped_for_a_link_after_saving_is_reported_at_the_start
         await mallory.told()
         assert (await restarted(mallory))["state"] == "failed"
         await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.args")
-        assert marked(policy.marker) == []
+        assert find_processes(policy.marker) == []
 
 
 @pytest.mark.attack(kind="network")
 @pytest.mark.parametrize("status", [301, 307])
 async def test_a_redirect_to_another_host_is_reported_and_not_followed(tmp_path: Path, status: int) -> None:
-    async with knocked() as (elsewhere, knocks):
+    async with count_connections() as (elsewhere, knocks):
 
         async def redirecting(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":

@@ -59,7 +59,7 @@ from tests.runtime.test_pictures import png
 from tests.server.rig import Rig
 from tests.server.test_attachments import attach
 from tests.server.test_waits import open_wait
-from tests.sign_in.support import places, sign_in
+from tests.sign_in.support import serve_places, sign_in
 
 from .making import ANSWER, DOCUMENT, SECRET
 
@@ -170,7 +170,7 @@ async def _talk(rig: Rig, talk: str) -> None:
 
 async def _sign_in_at_a_server(rig: Rig) -> None:
     """Sign in at one MCP server for a domain, and begin a sign-in at another."""
-    async with places() as place, places() as later_found:
+    async with serve_places() as place, serve_places() as later_found:
         web, after = {"url": place.url}, {"url": later_found.url}
         domain = await rig.domain(mcpServers={"web": web})
         servers = f"/api/domains/{domain}/mcp-servers"

@@ -15,7 +15,7 @@ from agentic_rag.testing.scripted import Plain, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say, use
 from tests.console.rig import Desk, console, needs_browser
 from tests.runtime.test_pictures import png
-from tests.usage.test_budgets import answer, with_prices
+from tests.usage.test_budgets import make_step, write_price_file
 from tests.waiting import pause
 
 pytestmark = needs_browser
@@ -322,7 +322,7 @@ async def check_cost(page: Page) -> None:
 
 
 async def test_a_sent_image_and_the_cost_of_an_answer_are_shown_before_and_after_a_reload(tmp_path: Path) -> None:
-    async with console(tmp_path, answer("A grey field."), prices=with_prices(tmp_path)) as desk:
+    async with console(tmp_path, make_step("A grey field."), prices=write_price_file(tmp_path)) as desk:
         page = desk.page
         await desk.rig.domain()
         await desk.goto()

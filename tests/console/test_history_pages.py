@@ -9,7 +9,7 @@ from tests.console.axe import check_accessible, check_fits
 from tests.console.rig import console, in_shapes, needs_browser
 from tests.console.test_domain_pages import domain_of
 from tests.server.rig import Rig
-from tests.usage.test_budgets import answer, with_prices
+from tests.usage.test_budgets import make_step, write_price_file
 
 pytestmark = needs_browser
 
@@ -138,7 +138,7 @@ async def test_axe_finds_nothing_on_the_history(tmp_path: Path, dark: bool, size
 
 @pytest.mark.nightly("usage/test_budgets.py sets and removes budgets every time")
 async def test_an_operator_manages_budgets_and_sees_their_use(tmp_path: Path) -> None:
-    async with console(tmp_path, answer(), prices=with_prices(tmp_path), requests_per_second=10_000) as desk:
+    async with console(tmp_path, make_step(), prices=write_price_file(tmp_path), requests_per_second=10_000) as desk:
         page, rig = desk.page, desk.rig
         domain = await rig.domain()
         await rig.say(await rig.conversation(domain), "Hi")

@@ -27,7 +27,7 @@ from agentic_rag.store.turns import TURNS
 from tests.faults.outside import PATIENCE
 from tests.faults.replicas import Cluster
 from tests.faults.server import Dead, Refused, Server
-from tests.reach.receiver import Receiver, outbox, sending
+from tests.reach.receiver import Receiver, outbox, run_sender
 from tests.waiting import pause, pause_thread
 
 Json = dict[str, Any]
@@ -175,9 +175,9 @@ async def deliver(folder: Path, events: int, failing: float, kills: int, seed: i
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: box.announce(*range(events)))
             for _ in range(kills):
-                with sending(tasks, box.sender(*[0.0] * 1_000)):
+                with run_sender(tasks, box.sender(*[0.0] * 1_000)):
                     await anyio.sleep(random.uniform(0.05, 0.5))
-            with sending(tasks, box.sender(*[0.0] * 1_000)):
+            with run_sender(tasks, box.sender(*[0.0] * 1_000)):
                 await receiver.wait_for(events, 3_600)
                 with anyio.fail_after(PATIENCE):
                     while await pending():

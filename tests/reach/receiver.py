@@ -132,7 +132,7 @@ class Outbox:
             event = Event(EventKind.FEEDBACK_CREATED, "law", {"number": number}, {"reason": "secret words"})
             await self.database.write(lambda conn, event=event: deliveries.announce(conn, event))  # type: ignore[misc]
 
-    async def listed(self, endpoint_id: str) -> list[DeliveryRecord]:
+    async def list_deliveries(self, endpoint_id: str) -> list[DeliveryRecord]:
         """Return the deliveries, oldest first."""
         records = await self.database.read(lambda conn: deliveries.list_newest(conn, endpoint_id, None, 100_000))
         return records[::-1]
@@ -142,9 +142,11 @@ class Outbox:
         assert record is not None
         return record
 
-    async def until(self, endpoint_id: str, wanted: Callable[[EndpointRecord, list[DeliveryRecord]], bool]) -> None:
+    async def wait_until(
+        self, endpoint_id: str, is_reached: Callable[[EndpointRecord, list[DeliveryRecord]], bool]
+    ) -> None:
         with anyio.fail_after(240):
-            while not wanted(await self.endpoint(endpoint_id), await self.listed(endpoint_id)):
+            while not is_reached(await self.endpoint(endpoint_id), await self.list_deliveries(endpoint_id)):
                 await pause()
 
 
@@ -159,7 +161,7 @@ async def outbox(folder: Path, *allowed: str, mails: bool = False) -> AsyncItera
 
 
 @contextmanager
-def sending(tasks: anyio.abc.TaskGroup, sender: Sender) -> Iterator[None]:
+def run_sender(tasks: anyio.abc.TaskGroup, sender: Sender) -> Iterator[None]:
     """Run a sender inside the block."""
     scope = anyio.CancelScope()
 

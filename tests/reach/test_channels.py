@@ -27,7 +27,7 @@ from agentic_rag.reach.messages import NotificationText, describe, messenger_bod
 from agentic_rag.reach.sending import MailRelay
 from agentic_rag.store.deliveries import DeliveryState
 from agentic_rag.store.endpoints import SERVER, Channel, EventKind
-from tests.reach.receiver import Receiver, outbox, sending
+from tests.reach.receiver import Receiver, outbox, run_sender
 
 EVIL = "*bold* [click](https://evil.example) <https://evil.example|here> <!channel> # `x` @all\r\nBcc: x@y.z"
 LINK = "https://rag.example.org/api/answers/x.y.z"
@@ -41,10 +41,10 @@ def notice_of(**fields: Any) -> NotificationText:
 @pytest.mark.parametrize("channel", MESSENGERS)
 def test_each_messenger_gets_title_facts_and_link_in_its_own_form(channel: Channel) -> None:
     body = messenger_body(channel, notice_of(expiresAt="2026-01-02T03:04:05.000Z"), "", 0)
-    said = orjson.dumps(body).decode()
-    assert LINK in said
-    assert "law" in said
-    assert "2026" in said
+    payload = orjson.dumps(body).decode()
+    assert LINK in payload
+    assert "law" in payload
+    assert "2026" in payload
     match channel:
         case Channel.SLACK:
             assert body["text"].startswith("*Your answer is needed: send")
@@ -72,13 +72,13 @@ def test_texts_add_no_link_no_mention_and_no_formatting(channel: Channel) -> Non
     body = messenger_body(channel, notice_of(message=EVIL * 30, toolName=EVIL, title="汉" * 5_000), "", 0)
     if channel is Channel.DINGTALK:  # the title is plain text
         del body["markdown"]["title"]
-    said = orjson.dumps(body).decode()
+    payload = orjson.dumps(body).decode()
     if channel is Channel.SLACK:
-        assert "<!channel>" not in said
-        assert "<https://evil" not in said
+        assert "<!channel>" not in payload
+        assert "<https://evil" not in payload
     elif channel is not Channel.FEISHU:  # its text elements have no formatting
-        assert "[click](" not in said
-        assert "<https://evil" not in said
+        assert "[click](" not in payload
+        assert "<https://evil" not in payload
     assert "\n" not in describe(EventKind.WAIT_CREATED, {"toolName": EVIL}).title
     if channel is Channel.WECOM:
         assert len(body["markdown"]["content"].encode()) < 4096
@@ -86,15 +86,15 @@ def test_texts_add_no_link_no_mention_and_no_formatting(channel: Channel) -> Non
 
 def test_feishu_and_dingtalk_messages_are_signed_as_their_documentation_says() -> None:
     body = messenger_body(Channel.FEISHU, notice_of(), "key", 1_700_000_000)
-    expected = hmac.new(b"1700000000\nkey", b"", hashlib.sha256).digest()
-    assert (body["timestamp"], body["sign"]) == ("1700000000", base64.b64encode(expected).decode())
+    feishu_mac = hmac.new(b"1700000000\nkey", b"", hashlib.sha256).digest()
+    assert (body["timestamp"], body["sign"]) == ("1700000000", base64.b64encode(feishu_mac).decode())
     url = messenger_url(Channel.DINGTALK, "https://oapi.example/robot/send?access_token=t", "SECx", 1_700_000_000)
     query = parse_qs(urlsplit(url).query)
-    wanted = hmac.new(b"SECx", b"1700000000000\nSECx", hashlib.sha256).digest()
+    dingtalk_mac = hmac.new(b"SECx", b"1700000000000\nSECx", hashlib.sha256).digest()
     assert query == {
         "access_token": ["t"],
         "timestamp": ["1700000000000"],
-        "sign": [base64.b64encode(wanted).decode()],
+        "sign": [base64.b64encode(dingtalk_mac).decode()],
     }
     assert messenger_url(Channel.SLACK, "https://x.example/y", "", 0) == "https://x.example/y"
 
@@ -106,9 +106,9 @@ async def test_a_messenger_that_refuses_with_status_200_is_a_failed_attempt(tmp_
         endpoint, secret = await box.add(receiver.url, Channel.DINGTALK, secret="SECx")
         assert secret == ""
         await box.announce(1)
-        with sending(tasks, box.sender(0.0)):
-            await box.until(endpoint, lambda _, rows: rows[0].state is DeliveryState.DELIVERED)
-        (row,) = await box.listed(endpoint)
+        with run_sender(tasks, box.sender(0.0)):
+            await box.wait_until(endpoint, lambda _, rows: rows[0].state is DeliveryState.DELIVERED)
+        (row,) = await box.list_deliveries(endpoint)
         assert row.attempts == 2
         assert "markdown" in receiver.received[0]
 
@@ -166,9 +166,9 @@ async def test_mail_reaches_the_relay_and_is_tried_again_after_a_refusal(tmp_pat
             assert (secret, record.shown) == ("", "ann@example.org")
             await box.announce(1)
             sender = MailRelay("127.0.0.1", relay.port, secure=False, sender="Agentic RAG <rag@example.org>")
-            with sending(tasks, box.sender(0.0, relay=sender)):
-                await box.until(record.id, lambda _, rows: rows[0].state is DeliveryState.DELIVERED)
-        (row,) = await box.listed(record.id)
+            with run_sender(tasks, box.sender(0.0, relay=sender)):
+                await box.wait_until(record.id, lambda _, rows: rows[0].state is DeliveryState.DELIVERED)
+        (row,) = await box.list_deliveries(record.id)
         assert row.attempts == 2
         (message,) = relay.messages
         assert relay.recipients == ["RCPT TO:<ann@example.org>"]
@@ -183,12 +183,12 @@ async def test_a_missing_mail_relay_is_a_failed_attempt(tmp_path: Path) -> None:
         form = EndpointForm(
             name="Ann", channel=Channel.MAIL, address="ann@example.org", events=(EventKind.FEEDBACK_CREATED,)
         )
-        record, _ = await box.endpoints.create(LOCAL, SERVER, form)
+        mail_endpoint, _ = await box.endpoints.create(LOCAL, SERVER, form)
         await box.announce(1)
         relay = MailRelay("127.0.0.1", 1, secure=False, sender="rag@example.org")
-        with sending(tasks, box.sender(3600.0, relay=relay)):
-            await box.until(record.id, lambda found, _: found.failures == 1)
-        assert "mail relay did not take" in (await box.listed(record.id))[0].problem
+        with run_sender(tasks, box.sender(3600.0, relay=relay)):
+            await box.wait_until(mail_endpoint.id, lambda record, _: record.failures == 1)
+        assert "mail relay did not take" in (await box.list_deliveries(mail_endpoint.id))[0].problem
 
 
 @pytest.mark.parametrize(

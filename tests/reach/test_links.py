@@ -26,7 +26,7 @@ PUBLIC = "https://rag.example.org"
 
 
 @dataclass
-class Asked:
+class Question:
     """A rig with a waiting turn, and the link that its owner received."""
 
     rig: Rig
@@ -47,7 +47,7 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked(folder: Path, *steps: Scripted, **settings: Any) -> AsyncIterator[Asked]:
+async def ask_question(folder: Path, *steps: Scripted, **settings: Any) -> AsyncIterator[Question]:
     steps = steps or (REMEMBER, say("Done."))
     async with (
         Receiver().open() as receiver,
@@ -58,76 +58,78 @@ async def asked(folder: Path, *steps: Scripted, **settings: Any) -> AsyncIterato
         await rig.ok("POST", f"/api/domains/{domain}/endpoints", body)
         turn = await send(rig, await rig.conversation(domain))
         wait = await open_wait(rig)
-        (created,) = await receiver.wait_for(1)
-        link = created["data"].get("link", "")
+        (event,) = await receiver.wait_for(1)
+        link = event["data"].get("link", "")
         if link:
             assert link.startswith(f"{PUBLIC}/api/answers/")
-        yield Asked(rig, receiver, domain, turn, wait["id"], urlsplit(link).path)
+        yield Question(rig, receiver, domain, turn, wait["id"], urlsplit(link).path)
 
 
 async def test_a_link_shows_the_question_and_approves_it_once_in_the_recipients_name(tmp_path: Path) -> None:
-    async with asked(tmp_path) as a:
+    async with ask_question(tmp_path) as question:
         for _ in range(2):  # a messenger's preview
-            page = await a.get()
+            page = await question.get()
             assert page.status_code == 200
-        for shown in ("promptx_remember", "Ann likes tea.", "sent to local", "Approve", "Decline"):
-            assert shown in page.text
+        for text in ("promptx_remember", "Ann likes tea.", "sent to local", "Approve", "Decline"):
+            assert text in page.text
         assert "script" not in page.text
         assert page.headers["cache-control"] == "no-store"
         assert page.headers["referrer-policy"] == "same-origin"
-        assert await a.state() == "open"
-        done = await a.post(action="accept")
-        assert (done.status_code, "stored" in done.text) == (200, True)
-        assert (await ended(a.rig, a.turn))["status"] == "done"
-        for again in (await a.post(action="decline"), await a.get()):
-            assert again.status_code == 409
-            assert "local has answered this" in again.text
-        assert await a.state() == "accepted"
-        (row,) = await audited(a.rig, action="wait.accept", target=a.wait)
+        assert await question.state() == "open"
+        response = await question.post(action="accept")
+        assert (response.status_code, "stored" in response.text) == (200, True)
+        assert (await ended(question.rig, question.turn))["status"] == "done"
+        for repeat in (await question.post(action="decline"), await question.get()):
+            assert repeat.status_code == 409
+            assert "local has answered this" in repeat.text
+        assert await question.state() == "accepted"
+        (row,) = await audited(question.rig, action="wait.accept", target=question.wait)
         assert row["actor"] == "local"
         assert row["details"]["link"].startswith("end_")
 
 
 async def test_edited_arguments_are_used_and_invalid_ones_keep_the_wait_open(tmp_path: Path) -> None:
-    async with asked(tmp_path) as a:
-        for bad, said in (
+    async with ask_question(tmp_path) as question:
+        for arguments_text, problem in (
             ("{", "not valid JSON"),
             ("[]", "a JSON object is needed"),
             ('{"engrams": 5}', "content.arguments"),
         ):
-            refused = await a.post(action="accept", arguments=bad)
-            assert refused.status_code == 422
-            assert said in refused.text
-        assert (await a.post(action="explode")).status_code == 422
-        assert (await a.post()).status_code == 422
-        many = dict.fromkeys(map(str, range(300)), "1")
-        assert (await a.post(action="accept", **many)).status_code == 422
-        assert await a.state() == "open"
-        page = (await a.get()).text
-        shown = re.search(r"<textarea name=\"arguments\"[^>]*>\n(.*?)</textarea>", page, re.DOTALL)
-        assert shown is not None
-        arguments = shown[1].replace("&quot;", '"').replace("tea", "coffee")
-        assert (await a.post(action="accept", arguments=arguments)).status_code == 200
-        assert (await ended(a.rig, a.turn))["status"] == "done"
-        stored = await a.rig.ok("GET", f"/api/waits/{a.wait}")
-        assert stored["state"] == "accepted"
-        calls = await a.rig.ok("GET", f"/api/conversations/{stored['conversationId']}/tool-calls")
+            response = await question.post(action="accept", arguments=arguments_text)
+            assert response.status_code == 422
+            assert problem in response.text
+        assert (await question.post(action="explode")).status_code == 422
+        assert (await question.post()).status_code == 422
+        fields = dict.fromkeys(map(str, range(300)), "1")
+        assert (await question.post(action="accept", **fields)).status_code == 422
+        assert await question.state() == "open"
+        page = (await question.get()).text
+        textarea = re.search(r"<textarea name=\"arguments\"[^>]*>\n(.*?)</textarea>", page, re.DOTALL)
+        assert textarea is not None
+        arguments = textarea[1].replace("&quot;", '"').replace("tea", "coffee")
+        assert (await question.post(action="accept", arguments=arguments)).status_code == 200
+        assert (await ended(question.rig, question.turn))["status"] == "done"
+        wait = await question.rig.ok("GET", f"/api/waits/{question.wait}")
+        assert wait["state"] == "accepted"
+        calls = await question.rig.ok("GET", f"/api/conversations/{wait['conversationId']}/tool-calls")
         assert "coffee" in str(calls["items"][0]["result"])
 
 
 async def test_a_decline_with_a_reason_reaches_the_model(tmp_path: Path) -> None:
-    async with asked(tmp_path) as a:
-        done = await a.rig.http.post(
-            a.path, data={"action": "decline", "reason": "No <b>memories</b>"}, headers={"accept-language": "zh-CN,zh"}
+    async with ask_question(tmp_path) as question:
+        response = await question.rig.http.post(
+            question.path,
+            data={"action": "decline", "reason": "No <b>memories</b>"},
+            headers={"accept-language": "zh-CN,zh"},
         )
-        assert "答复已保存" in done.text
-        assert (await ended(a.rig, a.turn))["status"] == "done"
-        assert await a.state() == "declined"
+        assert "答复已保存" in response.text
+        assert (await ended(question.rig, question.turn))["status"] == "done"
+        assert await question.state() == "declined"
 
 
 async def test_texts_of_the_model_are_escaped_on_the_page(tmp_path: Path) -> None:
     evil = {**ENGRAM, "content": "</textarea><script>alert(1)</script>"}
-    async with asked(tmp_path, use("promptx_remember", engrams=[evil]), say("Done.")) as a:
+    async with ask_question(tmp_path, use("promptx_remember", engrams=[evil]), say("Done.")) as a:
         page = (await a.get()).text
         assert "<script" not in page
         assert "&lt;/textarea&gt;&lt;script&gt;" in page
@@ -137,12 +139,12 @@ async def test_texts_of_the_model_are_escaped_on_the_page(tmp_path: Path) -> Non
 
 @pytest.mark.attack(kind="web")
 async def test_a_modified_or_foreign_link_is_invalid(tmp_path: Path) -> None:
-    async with asked(tmp_path) as a:
-        token = a.path.removeprefix("/api/answers/")
+    async with ask_question(tmp_path) as question:
+        token = question.path.removeprefix("/api/answers/")
         wait, endpoint, mac = token.split(".")
-        other = ("x" if mac[0] != "x" else "y") + mac[1:]
-        for bad in (
-            f"{wait}.{endpoint}.{other}",
+        modified_mac = ("x" if mac[0] != "x" else "y") + mac[1:]
+        for modified_token in (
+            f"{wait}.{endpoint}.{modified_mac}",
             f"{wait}.{endpoint}.",
             f"{wait}.{endpoint}",
             f"{wait[:-1]}{'1' if wait[-1] == '0' else '0'}.{endpoint}.{mac}",
@@ -152,24 +154,26 @@ async def test_a_modified_or_foreign_link_is_invalid(tmp_path: Path) -> None:
             "é.é.é",
         ):
             for method in ("GET", "POST"):
-                answer = await a.rig.http.request(method, f"/api/answers/{bad}", data={"action": "accept"})
-                assert answer.status_code == 404, bad
-        assert await a.state() == "open"
-        path = f"/api/domains/{a.domain}/endpoints"
-        (listed,) = (await a.rig.ok("GET", path))["items"]
-        await a.rig.ok("PATCH", f"{path}/{listed['id']}", {"recipient": ""})
-        assert (await a.post(action="accept")).status_code == 404
-        await a.rig.ok("PATCH", f"{path}/{listed['id']}", {"recipient": "local"})
-        assert (await a.get()).status_code == 200
-        await a.rig.ok("DELETE", f"{path}/{listed['id']}")
-        assert (await a.post(action="accept")).status_code == 404
-        assert await a.state() == "open"
-        await a.rig.ok("POST", f"/api/waits/{a.wait}", {"action": "decline"})
-        await ended(a.rig, a.turn)
+                response = await question.rig.http.request(
+                    method, f"/api/answers/{modified_token}", data={"action": "accept"}
+                )
+                assert response.status_code == 404, modified_token
+        assert await question.state() == "open"
+        path = f"/api/domains/{question.domain}/endpoints"
+        (endpoint_body,) = (await question.rig.ok("GET", path))["items"]
+        await question.rig.ok("PATCH", f"{path}/{endpoint_body['id']}", {"recipient": ""})
+        assert (await question.post(action="accept")).status_code == 404
+        await question.rig.ok("PATCH", f"{path}/{endpoint_body['id']}", {"recipient": "local"})
+        assert (await question.get()).status_code == 200
+        await question.rig.ok("DELETE", f"{path}/{endpoint_body['id']}")
+        assert (await question.post(action="accept")).status_code == 404
+        assert await question.state() == "open"
+        await question.rig.ok("POST", f"/api/waits/{question.wait}", {"action": "decline"})
+        await ended(question.rig, question.turn)
 
 
 async def test_an_expired_link_says_so(tmp_path: Path) -> None:
-    async with asked(tmp_path) as a:
+    async with ask_question(tmp_path) as a:
         expire = WAITS.update().where(WAITS.c.id == a.wait).values(expires_at=later(-1))
         await a.rig.application.database.write(lambda conn: conn.execute(expire).rowcount)
         for page in (await a.get(), await a.post(action="accept")):
@@ -180,7 +184,7 @@ async def test_an_expired_link_says_so(tmp_path: Path) -> None:
 
 
 async def test_a_domain_can_require_sign_in_or_disable_links(tmp_path: Path) -> None:
-    async with asked(tmp_path, answerLinks="sign-in") as a:
+    async with ask_question(tmp_path, answerLinks="sign-in") as a:
         page = await a.get()
         assert page.status_code == 200
         assert 'href="/#/waiting"' in page.text

@@ -18,7 +18,7 @@ from agentic_rag.store.deliveries import DeliveryState, Event
 from agentic_rag.store.endpoints import SERVER, EventKind
 from agentic_rag.testing.steps import say
 from tests.access.tenants import audited, make_key, tenants
-from tests.reach.receiver import Receiver, outbox, sending
+from tests.reach.receiver import Receiver, outbox, run_sender
 from tests.server.rig import Rig
 from tests.server.test_waits import REMEMBER, ended, open_wait, send
 from tests.waiting import pause
@@ -27,52 +27,56 @@ from tests.waiting import pause
 async def test_events_of_a_turn_arrive_signed_in_order_and_without_texts(tmp_path: Path) -> None:
     async with (
         Receiver().open() as plain,
-        Receiver().open() as whole,
-        Rig(tmp_path, REMEMBER, say("Done."), mcp_hosts=f"{plain.address},{whole.address}") as rig,
+        Receiver().open() as with_texts,
+        Rig(tmp_path, REMEMBER, say("Done."), mcp_hosts=f"{plain.address},{with_texts.address}") as rig,
     ):
         domain = await rig.domain(toolPolicy={"promptx_remember": "ask"})
         path = f"/api/domains/{domain}/endpoints"
         events = ["wait.created", "wait.answered", "feedback.created"]
-        made = await rig.ok("POST", path, {"name": "Plain", "url": plain.url, "events": events})
-        assert made["address"] == "127.0.0.1"
-        assert made["secret"].startswith("whsec_")
-        other = {"name": "Whole", "url": whole.url, "events": events, "withTexts": True, "recipient": "local"}
-        await rig.ok("POST", "/api/endpoints", other)
-        listed = (await rig.ok("GET", path))["items"]
-        assert [each["id"] for each in listed] == [made["id"]]
-        assert "secret" not in listed[0]
+        created = await rig.ok("POST", path, {"name": "Plain", "url": plain.url, "events": events})
+        assert created["address"] == "127.0.0.1"
+        assert created["secret"].startswith("whsec_")
+        form = {"name": "Whole", "url": with_texts.url, "events": events, "withTexts": True, "recipient": "local"}
+        await rig.ok("POST", "/api/endpoints", form)
+        endpoints = (await rig.ok("GET", path))["items"]
+        assert [endpoint["id"] for endpoint in endpoints] == [created["id"]]
+        assert "secret" not in endpoints[0]
         conversation = await rig.conversation(domain)
         turn = await send(rig, conversation)
         wait = await open_wait(rig)
         await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept"})
         assert (await ended(rig, turn))["status"] == "done"
         (answer,) = [
-            each
-            for each in (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
-            if each["role"] == "assistant"
+            message
+            for message in (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+            if message["role"] == "assistant"
         ]
-        rated = {"rating": "down", "reason": "Not what I asked"}
-        await rig.ok("PUT", f"/api/conversations/{conversation}/messages/{answer['id']}/feedback", rated)
-        received = await plain.wait_for(3)
-        assert [each["type"] for each in received] == events
-        created, answered, feedback = (each["data"] for each in received)
-        assert (created["waitId"], created["toolName"], created["domainId"]) == (wait["id"], "promptx_remember", domain)
-        assert (answered["state"], answered["answeredBy"]) == ("accepted", "local")
-        assert feedback["rating"] == "down"
+        rating = {"rating": "down", "reason": "Not what I asked"}
+        await rig.ok("PUT", f"/api/conversations/{conversation}/messages/{answer['id']}/feedback", rating)
+        plain_events = await plain.wait_for(3)
+        assert [event["type"] for event in plain_events] == events
+        wait_event, answer_event, feedback_event = (event["data"] for event in plain_events)
+        assert (wait_event["waitId"], wait_event["toolName"], wait_event["domainId"]) == (
+            wait["id"],
+            "promptx_remember",
+            domain,
+        )
+        assert (answer_event["state"], answer_event["answeredBy"]) == ("accepted", "local")
+        assert feedback_event["rating"] == "down"
         for word in ("Ann likes tea", "Not what I asked"):
-            assert word not in str(received)
-            assert word in str(await whole.wait_for(3))
-        plain.verify(made["secret"])
+            assert word not in str(plain_events)
+            assert word in str(await with_texts.wait_for(3))
+        plain.verify(created["secret"])
         with pytest.raises(WebhookVerificationError):
-            whole.verify(made["secret"])
-        assert await audited(rig, action="endpoint.create", target=made["id"])
+            with_texts.verify(created["secret"])
+        assert await audited(rig, action="endpoint.create", target=created["id"])
         with anyio.fail_after(240):  # the receiver has the last one before its state is stored
             while True:
-                shown = (await rig.ok("GET", f"{path}/{made['id']}/deliveries"))["items"]
-                if not any(delivery["state"] == "pending" for delivery in shown):
+                delivery_records = (await rig.ok("GET", f"{path}/{created['id']}/deliveries"))["items"]
+                if not any(delivery["state"] == "pending" for delivery in delivery_records):
                     break
                 await pause()
-        assert [each["state"] for each in shown] == ["delivered"] * 3
+        assert [delivery["state"] for delivery in delivery_records] == ["delivered"] * 3
 
 
 async def test_failures_of_turns_and_documents_and_a_crossed_budget_are_reported(tmp_path: Path) -> None:
@@ -87,16 +91,16 @@ async def test_failures_of_turns_and_documents_and_a_crossed_budget_are_reported
         await rig.ok("POST", f"/api/domains/{domain}/endpoints", {"name": "x", "url": receiver.url, "events": events})
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "Hello?")
-        (failed,) = await receiver.wait_for(1)
-        assert failed["type"] == "turn.failed"
-        assert failed["data"]["code"] == "LLM_SERVICE_ERROR"
+        (failure,) = await receiver.wait_for(1)
+        assert failure["type"] == "turn.failed"
+        assert failure["data"]["code"] == "LLM_SERVICE_ERROR"
         assert (await rig.upload(domain, "broken.pdf", b"%PDF-1.4 nothing"))["status"] == "failed"
         assert (await receiver.wait_for(2))[1]["data"]["name"] == "broken.pdf"
         budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "month", "soft": "1"}
         await rig.ok("PUT", "/api/budgets", budget)
         await rig.say(conversation, "Hello again?")
-        crossed = (await receiver.wait_for(3))[2]
-        assert (crossed["type"], crossed["data"]["limit"]) == ("budget.crossed", "soft")
+        crossing = (await receiver.wait_for(3))[2]
+        assert (crossing["type"], crossing["data"]["limit"]) == ("budget.crossed", "soft")
 
 
 async def test_a_refused_change_leaves_no_notification(tmp_path: Path) -> None:
@@ -109,7 +113,7 @@ async def test_a_refused_change_leaves_no_notification(tmp_path: Path) -> None:
 
         with pytest.raises(ValueError):
             await box.database.write(fail)
-        assert await box.listed(endpoint) == []
+        assert await box.list_deliveries(endpoint) == []
 
 
 async def test_an_event_that_is_sent_once_is_not_repeated(tmp_path: Path) -> None:
@@ -118,7 +122,7 @@ async def test_an_event_that_is_sent_once_is_not_repeated(tmp_path: Path) -> Non
         event = Event(EventKind.FEEDBACK_CREATED, "law", {"number": 1}, once="budget 1")
         for _ in range(2):
             await box.database.write(lambda conn: deliveries.announce(conn, event))
-        assert len(await box.listed(endpoint)) == 1
+        assert len(await box.list_deliveries(endpoint)) == 1
 
 
 async def test_an_unreliable_receiver_gets_all_events_in_order(
@@ -132,10 +136,10 @@ async def test_an_unreliable_receiver_gets_all_events_in_order(
     ):
         endpoint, secret = await box.add(receiver.url)
         await box.announce(*range(60))
-        with sending(tasks, box.sender(*[0.0] * 9)):
+        with run_sender(tasks, box.sender(*[0.0] * 9)):
             await receiver.wait_for(60)
-            await box.until(endpoint, lambda _, rows: all(row.state is DeliveryState.DELIVERED for row in rows))
-        assert [each["data"]["number"] for each in receiver.received] == list(range(60))
+            await box.wait_until(endpoint, lambda _, rows: all(row.state is DeliveryState.DELIVERED for row in rows))
+        assert [event["data"]["number"] for event in receiver.received] == list(range(60))
         receiver.verify(secret)
         assert max(receiver.ids().values()) == 2
         assert "secret words" not in str(receiver.requests)
@@ -146,15 +150,15 @@ async def test_a_delivery_is_parked_after_all_attempts_and_replayed_by_hand(tmp_
     async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
         endpoint, _ = await box.add(receiver.url)
         await box.announce(1, 2)
-        with sending(tasks, box.sender(0.0, 0.0)):
+        with run_sender(tasks, box.sender(0.0, 0.0)):
             await receiver.wait_for(1)
-            await box.until(endpoint, lambda found, rows: rows[1].state is DeliveryState.DELIVERED)
-            first, _ = await box.listed(endpoint)
-            assert (first.state, first.attempts, first.status) == (DeliveryState.PARKED, 3, 500)
-            assert "answered 500" in first.problem
-            assert await box.endpoints.replay("@server", endpoint, first.id) == 1
-            assert [each["data"]["number"] for each in await receiver.wait_for(2)] == [2, 1]
-        assert receiver.ids()[first.id] == 4
+            await box.wait_until(endpoint, lambda _, rows: rows[1].state is DeliveryState.DELIVERED)
+            parked, _ = await box.list_deliveries(endpoint)
+            assert (parked.state, parked.attempts, parked.status) == (DeliveryState.PARKED, 3, 500)
+            assert "answered 500" in parked.problem
+            assert await box.endpoints.replay("@server", endpoint, parked.id) == 1
+            assert [event["data"]["number"] for event in await receiver.wait_for(2)] == [2, 1]
+        assert receiver.ids()[parked.id] == 4
 
 
 async def test_an_endpoint_with_status_410_is_disabled_and_its_deliveries_parked(tmp_path: Path) -> None:
@@ -162,17 +166,17 @@ async def test_an_endpoint_with_status_410_is_disabled_and_its_deliveries_parked
     async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
         endpoint, _ = await box.add(receiver.url)
         await box.announce(1, 2)
-        with sending(tasks, box.sender(0.0)):
-            await box.until(endpoint, lambda found, _: not found.enabled)
-            assert [row.state for row in await box.listed(endpoint)] == [DeliveryState.PARKED] * 2
+        with run_sender(tasks, box.sender(0.0)):
+            await box.wait_until(endpoint, lambda record, _: not record.enabled)
+            assert [row.state for row in await box.list_deliveries(endpoint)] == [DeliveryState.PARKED] * 2
             await box.announce(3)
-            assert len(await box.listed(endpoint)) == 2
+            assert len(await box.list_deliveries(endpoint)) == 2
             from agentic_rag.access.users import LOCAL
             from agentic_rag.reach.endpoints import EndpointChange
 
             await box.endpoints.change(LOCAL, "@server", endpoint, EndpointChange(enabled=True))
             assert await box.endpoints.replay("@server", endpoint, None) == 2
-            assert [each["data"]["number"] for each in await receiver.wait_for(2)] == [1, 2]
+            assert [event["data"]["number"] for event in await receiver.wait_for(2)] == [1, 2]
 
 
 def _redirect(number: int) -> Response:
@@ -211,9 +215,9 @@ async def test_an_unsuccessful_status_is_a_failed_attempt(
     async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
         endpoint, _ = await box.add(receiver.url)
         await box.announce(1)
-        with sending(tasks, box.sender(3600.0, seconds=0.3)):
-            await box.until(endpoint, lambda found, _: found.failures == 1)
-        (row,) = await box.listed(endpoint)
+        with run_sender(tasks, box.sender(3600.0, seconds=0.3)):
+            await box.wait_until(endpoint, lambda record, _: record.failures == 1)
+        (row,) = await box.list_deliveries(endpoint)
         assert row.state is DeliveryState.PENDING
         assert problem in row.problem
 
@@ -223,8 +227,8 @@ async def test_an_endless_answer_is_read_up_to_its_limit(tmp_path: Path) -> None
     async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
         endpoint, _ = await box.add(receiver.url)
         await box.announce(1)
-        with sending(tasks, box.sender(3600.0)):
-            await box.until(endpoint, lambda _, rows: rows[0].state is DeliveryState.DELIVERED)
+        with run_sender(tasks, box.sender(3600.0)):
+            await box.wait_until(endpoint, lambda _, rows: rows[0].state is DeliveryState.DELIVERED)
 
 
 @pytest.mark.attack(kind="web")
@@ -255,9 +259,9 @@ async def test_a_stored_address_that_no_client_can_read_is_a_failed_attempt(tmp_
         row = box.vault.seal_text(SERVER, secrets.endpoint_secret(endpoint), target)
         await box.database.write(lambda conn: secrets.put(conn, row))
         await box.announce(1)
-        with sending(tasks, box.sender(3600.0)):
-            await box.until(endpoint, lambda found, _: found.failures == 1)
-        assert "cannot be used" in (await box.listed(endpoint))[0].problem
+        with run_sender(tasks, box.sender(3600.0)):
+            await box.wait_until(endpoint, lambda record, _: record.failures == 1)
+        assert "cannot be used" in (await box.list_deliveries(endpoint))[0].problem
 
 
 @pytest.mark.attack(kind="web")
@@ -273,7 +277,7 @@ async def test_texts_of_a_conversation_are_sent_only_to_its_owner(tmp_path: Path
         kind, texts = EventKind.FEEDBACK_CREATED, {"question": "Annsquestion"}
         event = Event(kind, "law", {"number": 1}, texts, user_id="local", private=True)
         await box.database.write(lambda conn: deliveries.announce(conn, event))
-        with sending(tasks, box.sender(0.0)):
+        with run_sender(tasks, box.sender(0.0)):
             assert "Annsquestion" not in str(await admins.wait_for(1))
             assert "Annsquestion" in str(await own.wait_for(1))
 
@@ -284,9 +288,9 @@ async def test_a_private_address_is_never_connected_to(tmp_path: Path, url: str)
     async with outbox(tmp_path) as box, anyio.create_task_group() as tasks:
         endpoint, _ = await box.add(url)
         await box.announce(1)
-        with sending(tasks, box.sender(3600.0)):
-            await box.until(endpoint, lambda found, _: found.failures == 1)
-        assert "address that is refused" in (await box.listed(endpoint))[0].problem
+        with run_sender(tasks, box.sender(3600.0)):
+            await box.wait_until(endpoint, lambda record, _: record.failures == 1)
+        assert "address that is refused" in (await box.list_deliveries(endpoint))[0].problem
 
 
 async def test_after_a_rotation_both_secrets_sign(tmp_path: Path) -> None:
@@ -295,7 +299,7 @@ async def test_after_a_rotation_both_secrets_sign(tmp_path: Path) -> None:
             endpoint, old = await box.add(receiver.url)
             new = await box.endpoints.rotate("@server", endpoint)
             await box.announce(1)
-            with sending(tasks, box.sender(0.0)):
+            with run_sender(tasks, box.sender(0.0)):
                 await receiver.wait_for(1)
         receiver.verify(old)
         receiver.verify(new)
@@ -313,11 +317,11 @@ async def test_members_and_other_domains_admins_cannot_reach_endpoints(tmp_path:
         domain = t.ids["domain"]
         bob = await make_key(t.rig, "bob", "member", domain)
         body = {"name": "x", "url": "https://example.org/", "events": ["turn.failed"], "recipient": "ann"}
-        made = await t.ask(t.ann, "POST", f"/api/domains/{domain}/endpoints", body)
-        assert made.status_code == 201, made.text
-        ident = made.json()["id"]
-        other = {**body, "recipient": "mallory"}
-        assert (await t.ask(t.ann, "POST", f"/api/domains/{domain}/endpoints", other)).status_code == 403
+        created = await t.ask(t.ann, "POST", f"/api/domains/{domain}/endpoints", body)
+        assert created.status_code == 201, created.text
+        ident = created.json()["id"]
+        for_mallory = {**body, "recipient": "mallory"}
+        assert (await t.ask(t.ann, "POST", f"/api/domains/{domain}/endpoints", for_mallory)).status_code == 403
         for key, status in ((bob, 403), (t.mallory, 404)):
             for method, path in (
                 ("GET", ""),
@@ -329,13 +333,13 @@ async def test_members_and_other_domains_admins_cannot_reach_endpoints(tmp_path:
                 ("GET", f"/{ident}/deliveries"),
                 ("POST", f"/{ident}/replay"),
             ):
-                answer = await t.ask(
+                response = await t.ask(
                     key, method, f"/api/domains/{domain}/endpoints{path}", body if method != "GET" else None
                 )
-                assert answer.status_code == status, (method, path, answer.text)
+                assert response.status_code == status, (method, path, response.text)
             assert (await t.ask(key, "GET", "/api/endpoints")).status_code == 403
-        theirs = await t.ask(t.mallory, "GET", "/api/domains")
-        mine = theirs.json()["items"][0]["id"] if theirs.json()["items"] else None
-        if mine is not None:
-            found = await t.ask(t.mallory, "DELETE", f"/api/domains/{mine}/endpoints/{ident}")
-            assert found.status_code in (403, 404)
+        domains_of_mallory = await t.ask(t.mallory, "GET", "/api/domains")
+        mallorys_domain = domains_of_mallory.json()["items"][0]["id"] if domains_of_mallory.json()["items"] else None
+        if mallorys_domain is not None:
+            deletion = await t.ask(t.mallory, "DELETE", f"/api/domains/{mallorys_domain}/endpoints/{ident}")
+            assert deletion.status_code in (403, 404)

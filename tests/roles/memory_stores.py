@@ -13,7 +13,7 @@ from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
 from mcp_servers.promptx.memory import Memory, MemoryCache, memory_folder
-from tests.store.conftest import empty
+from tests.store.conftest import delete_rows
 
 T = TypeVar("T")
 WAIT_SECONDS = 240
@@ -69,7 +69,7 @@ def prepare(url: str, workspace: Path) -> None:
     )
 
     with open_database(url) as (loop, database):
-        loop.run(database.write(empty))
+        loop.run(database.write(delete_rows))
         loop.run(database.write(lambda conn: domains.insert(conn, domain)))
 
 

@@ -22,7 +22,7 @@ from tests.server.rig import Rig
 from tests.store.conftest import needs_postgresql, postgresql_url
 from tests.store.test_database_moves import fresh_url, private_files
 from tests.store.test_leases import store
-from tests.store.test_several_servers import two
+from tests.store.test_several_servers import open_servers
 
 from .test_memories import browse, recall, remember, turn
 
@@ -45,7 +45,7 @@ def files_below(folder: Path) -> list[str]:
 
 async def test_memories_of_one_server_are_recalled_forgotten_and_erased_on_another(tmp_path: Path, store: str) -> None:
     steps = [remember("Anna likes sencha."), say("1"), recall(), say("2"), remember("Ben likes tea."), say("3")]
-    async with two(tmp_path, store, *steps) as (a, b):
+    async with open_servers(tmp_path, store, *steps) as (a, b):
         domain = await a.domain(memoryScope="user")
         anna, ben = (User(name, domains=frozenset({domain})) for name in ("anna", "ben"))
         await turn(a, anna, domain)

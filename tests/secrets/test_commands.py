@@ -9,15 +9,19 @@ from tests.programs import run_program
 VALUE = "sk-planted-0123456789-wxyz"
 
 
-def run(folder: Path, *arguments: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-    return run_program(arguments, cwd=folder, env={**kept, "AGENTIC_RAG_ALLOW_ROOT": "1", **variables}, given=given)
+def run(folder: Path, *arguments: str, stdin_text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))
+    }
+    return run_program(
+        arguments, cwd=folder, env={**environment, "AGENTIC_RAG_ALLOW_ROOT": "1", **variables}, given=stdin_text
+    )
 
 
 def test_a_secret_is_set_listed_rotated_and_deleted_without_being_shown(tmp_path: Path) -> None:
     domain = run(tmp_path, "domains", "create", "Law").stdout.strip()
     results = [
-        run(tmp_path, "secrets", "set", domain, "TOKEN", given=f"{VALUE}\n"),
+        run(tmp_path, "secrets", "set", domain, "TOKEN", stdin_text=f"{VALUE}\n"),
         run(tmp_path, "secrets", "list", domain),
         run(tmp_path, "secrets", "rotate"),
         run(tmp_path, "secrets", "list", domain),

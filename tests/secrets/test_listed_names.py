@@ -37,7 +37,7 @@ def _tool(name: str) -> ToolInfo:
 def test_a_tool_or_argument_named_like_a_secret_is_hidden() -> None:
     redact = Redaction()
     redact.add("API_TOKEN", SECRET)
-    shown = GuardedTools(_Listed((_tool("fetch"), _tool(SECRET))), redact).tools
-    assert [tool.remote_name for tool in shown] == ["fetch"]
-    assert list(shown[0].input_schema["properties"]) == ["[secret API_TOKEN]"]
-    assert SECRET not in str(shown)
+    tools = GuardedTools(_Listed((_tool("fetch"), _tool(SECRET))), redact).tools
+    assert [tool.remote_name for tool in tools] == ["fetch"]
+    assert list(tools[0].input_schema["properties"]) == ["[secret API_TOKEN]"]
+    assert SECRET not in str(tools)

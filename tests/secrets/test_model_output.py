@@ -14,7 +14,7 @@ from agentic_rag.models.base import BlockStopped, ModelEvent, ModelRequest, Text
 from agentic_rag.models.redacted_model import RedactedAnswer
 from agentic_rag.testing.scripted import Broken, ScriptedModel
 from agentic_rag.testing.steps import Say, Step, Think, Use, say, use
-from tests.secrets.test_leaks import assert_nowhere, everything_logged
+from tests.secrets.test_leaks import assert_nowhere, capture_logs
 from tests.server.rig import Rig, types_of
 from tests.ws.serving import client, serving
 
@@ -24,7 +24,7 @@ SECRET = "sk-planted-0123456789-wxyz"
 VALUES = [SECRET, "sk-planted-0123456789-wxyz-longer", "planted-0123456789", "aaaaaaaa", "aaaaaaaaab"]
 
 
-def knowing(*values: str) -> Redaction:
+def make_redaction(*values: str) -> Redaction:
     redact = Redaction()
     for number, value in enumerate(values):
         redact.add(f"S{number}", value)
@@ -38,18 +38,18 @@ parts = st.sampled_from([*VALUES, SECRET[:9], SECRET[9:], "a", "sk", "-", " and 
 def test_redaction_is_the_same_in_any_chunking_and_loses_nothing(
     values: set[str], words: list[str], cuts: list[int]
 ) -> None:
-    redact, text = knowing(*sorted(values)), "".join(words)
-    pieces, left, seen = Pieces(redact), text, ""
-    for cut in cuts:
-        piece, left = left[:cut], left[cut:]
-        seen += pieces.take(piece)
-        assert not any(value in seen for value in values)
-    seen += pieces.take(left) + pieces.end()
-    assert seen == redact(text)
+    redact, text = make_redaction(*sorted(values)), "".join(words)
+    pieces, rest, redacted = Pieces(redact), text, ""
+    for position in cuts:
+        piece, rest = rest[:position], rest[position:]
+        redacted += pieces.take(piece)
+        assert not any(value in redacted for value in values)
+    redacted += pieces.take(rest) + pieces.end()
+    assert redacted == redact(text)
 
 
 def test_text_that_cannot_become_a_secret_is_sent_at_once() -> None:
-    pieces = Pieces(knowing(SECRET))
+    pieces = Pieces(make_redaction(SECRET))
     assert [pieces.take(piece) for piece in ("The sk", "y is blue, sk-", "planted flowers.")] == [
         "The ",
         "sky is blue, ",
@@ -61,40 +61,40 @@ async def events_of_model(model: ScriptedModel, redact: Redaction) -> list[Model
     request = ModelRequest("m", 10, (), ({"role": "user", "content": [{"type": "text", "text": "Hi"}]},))
     answer = RedactedAnswer(redact)
     async with model.stream(request) as events:
-        return [each async for event in events for each in answer.take(event)]
+        return [redacted_event async for event in events for redacted_event in answer.take(event)]
 
 
 async def test_without_secrets_a_models_events_are_unchanged() -> None:
     step = Step((Think("Hm."), Say("Fine."), Use("search_documents", {"query": "x"}, "t1")))
-    plain, other = ScriptedModel(step), ScriptedModel(step)
-    assert await events_of_model(plain, Redaction()) == await events_of_model(other, knowing(SECRET))
+    plain, redacted_model = ScriptedModel(step), ScriptedModel(step)
+    assert await events_of_model(plain, Redaction()) == await events_of_model(redacted_model, make_redaction(SECRET))
 
 
 async def test_a_text_that_ends_like_the_start_of_a_secret_is_complete() -> None:
-    found = await events_of_model(ScriptedModel(say("The risk-")), knowing("-secret-secret"))
-    assert "".join(event.text for event in found if isinstance(event, TextDelta)) == "The risk-"
+    events = await events_of_model(ScriptedModel(say("The risk-")), make_redaction("-secret-secret"))
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "The risk-"
 
 
 @pytest.mark.parametrize("outer", [list, dict])
 def test_deeply_nested_arguments_are_refused_without_recursion(outer: type) -> None:
     """A JSON parser accepts a thousand levels, and a model can write them in two kilobytes."""
-    deep: object = SECRET
+    nested: object = SECRET
     for _ in range(1000):
-        deep = [deep] if outer is list else {"a": deep}
-    whole = {"type": "tool_use", "id": "t1", "name": "look", "input": {"q": deep}}
-    (stopped,) = RedactedAnswer(knowing(SECRET)).take(BlockStopped(0, whole))
-    assert isinstance(stopped, BlockStopped)
-    block = sendable_use(stopped.block, ())
+        nested = [nested] if outer is list else {"a": nested}
+    block_read = {"type": "tool_use", "id": "t1", "name": "look", "input": {"q": nested}}
+    (stop_event,) = RedactedAnswer(make_redaction(SECRET)).take(BlockStopped(0, block_read))
+    assert isinstance(stop_event, BlockStopped)
+    block = sendable_use(stop_event.block, ())
     assert block["input"] == {}
     assert "nested deeper" in block[BROKEN_INPUT]
 
 
-def cut(text: str) -> tuple[str, ...]:
+def cut_text(text: str) -> tuple[str, ...]:
     return tuple(text[at : at + 5] for at in range(0, len(text), 5))
 
 
 TALKS: dict[str, tuple[Any, ...]] = {
-    "text": (Step((Say(f"It is {SECRET}, keep it.", pieces=cut(f"It is {SECRET}, keep it.")),)),),
+    "text": (Step((Say(f"It is {SECRET}, keep it.", pieces=cut_text(f"It is {SECRET}, keep it.")),)),),
     "arguments": (use("promptx_recall", query=f"find {SECRET}"), say("Done.")),
     "name of an argument": (use("promptx_recall", **{"role": "assistant", "query": "x", SECRET: 1}), say("Done.")),
     "name of a tool": (Step((Use(SECRET, {}),)), say("Done.")),
@@ -106,28 +106,38 @@ TALKS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("where", TALKS)
 async def test_a_secret_in_a_models_text_is_neither_shown_nor_stored(tmp_path: Path, where: str) -> None:
-    with everything_logged() as log:
+    with capture_logs() as log:
         async with Rig(tmp_path, *TALKS[where], say("The next turn."), retry_budget_seconds=5) as rig:
             domain = await rig.domain()
             await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})
             conversation = await rig.conversation(domain)
-            first = await rig.say(conversation, "Hi")
-            assert first[-1]["type"] == "done"
+            first_events = await rig.say(conversation, "Hi")
+            assert first_events[-1]["type"] == "done"
             if "argument" in where:
-                assert [event["status"] for event in first if event["type"] == "tool_result"] == ["denied"]
+                assert [event["status"] for event in first_events if event["type"] == "tool_result"] == ["denied"]
             elif where != "name of a tool":
-                text = "".join(event["text"] for event in first if event["type"] == "text")
+                text = "".join(event["text"] for event in first_events if event["type"] == "text")
                 assert "[secret KEY]" in text
-            second = await rig.say(conversation, "Go on")  # the fake checks that the transcript can be sent
-            assert types_of(second)[-1] == "done"
-            talk, turn = f"/api/conversations/{conversation}", f"/api/turns/{first[0]['turnId']}"
-            seen = [
-                await rig.ok("GET", place)
-                for place in (talk, f"{talk}/messages", f"{talk}/tool-calls", turn, "/api/conversations", "/api/audit")
+            second_events = await rig.say(conversation, "Go on")  # the fake checks that the transcript can be sent
+            assert types_of(second_events)[-1] == "done"
+            conversation_path, turn_path = (
+                f"/api/conversations/{conversation}",
+                f"/api/turns/{first_events[0]['turnId']}",
+            )
+            responses = [
+                await rig.ok("GET", response_path)
+                for response_path in (
+                    conversation_path,
+                    f"{conversation_path}/messages",
+                    f"{conversation_path}/tool-calls",
+                    turn_path,
+                    "/api/conversations",
+                    "/api/audit",
+                )
             ]
-            replayed = (await rig.http.get(f"{turn}/events")).text
-            assert SECRET not in json.dumps([first, second, seen]) + replayed
-            assert "sk-pl" not in replayed
+            replayed_events = (await rig.http.get(f"{turn_path}/events")).text
+            assert SECRET not in json.dumps([first_events, second_events, responses]) + replayed_events
+            assert "sk-pl" not in replayed_events
             assert SECRET not in str([request.messages for request in rig.model.requests])
     assert SECRET not in log.getvalue()
     assert_nowhere(tmp_path)
@@ -135,7 +145,7 @@ async def test_a_secret_in_a_models_text_is_neither_shown_nor_stored(tmp_path: P
 
 async def test_signed_thinking_stays_sendable_and_is_shown_without_the_secret(tmp_path: Path) -> None:
     thought = f"The key is {SECRET}, I must not say it."
-    steps = (Step((Think(thought, cut(thought)), Use("promptx_discover", {}))), say("Done."), say("Again."))
+    steps = (Step((Think(thought, cut_text(thought)), Use("promptx_discover", {}))), say("Done."), say("Again."))
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain()
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})
@@ -156,11 +166,11 @@ async def test_a_summary_that_contains_a_secret_is_redacted(tmp_path: Path) -> N
         conversation = await rig.conversation(domain)
         for number in range(10):
             await rig.say(conversation, f"Question {number}")
-        talk = f"/api/conversations/{conversation}"
-        made = await rig.ok("POST", f"{talk}/compact")
-        assert made["summary"] == "Facts:\n- They spoke of [secret KEY]."
-        shown = [await rig.ok("GET", f"{talk}/archives"), await rig.say(conversation, "Go on")]
-        assert SECRET not in json.dumps(shown)
+        conversation_path = f"/api/conversations/{conversation}"
+        compaction = await rig.ok("POST", f"{conversation_path}/compact")
+        assert compaction["summary"] == "Facts:\n- They spoke of [secret KEY]."
+        responses = [await rig.ok("GET", f"{conversation_path}/archives"), await rig.say(conversation, "Go on")]
+        assert SECRET not in json.dumps(responses)
     assert_nowhere(tmp_path)
 
 
@@ -172,27 +182,27 @@ async def test_titles_searches_and_errors_redact_secrets_typed_by_a_user(tmp_pat
         conversation = await rig.conversation(domain)
         await rig.say(conversation, f"{SECRET} is my key")
         await rig.upload(domain, "a.md", f"# A\n\nThe key is {SECRET} here.".encode())
-        found = await rig.ok("POST", f"{path}/documents/search", {"query": f"key {SECRET}"})
+        hits = await rig.ok("POST", f"{path}/documents/search", {"query": f"key {SECRET}"})
         document = (await rig.ok("GET", f"{path}/documents"))["items"][0]["id"]
-        shown = [
-            found,
+        responses = [
+            hits,
             await rig.ok("GET", "/api/conversations"),
             await rig.ok("GET", f"/api/conversations/{conversation}"),
             await rig.ok("GET", f"/api/conversations/{conversation}/messages"),
             await rig.ok("GET", f"{path}/documents/{document}/chunks"),
             await rig.ok("GET", f"{path}/retrievals"),
-            await rig.ok("GET", f"{path}/retrievals/{found['retrievalId']}"),
+            await rig.ok("GET", f"{path}/retrievals/{hits['retrievalId']}"),
             await rig.refused("GET", f"/api/nothing/{SECRET}"),
             await rig.refused("GET", f"/api/conversations/{SECRET}"),
         ]
         async with client(address) as socket:
-            shown += [
+            responses += [
                 await socket.ask(SECRET),
                 await socket.ask("subscribe", conversationId=conversation, turnId=SECRET, after=0),
                 await socket.ask("message", conversationId=conversation, content="x", onBusy=SECRET),
             ]
-        assert [frame["type"] for frame in shown[-3:]] == ["error"] * 3
-        assert SECRET not in json.dumps(shown)
+        assert [frame["type"] for frame in responses[-3:]] == ["error"] * 3
+        assert SECRET not in json.dumps(responses)
 
 
 async def test_a_refusal_that_names_a_secret_is_redacted(tmp_path: Path) -> None:

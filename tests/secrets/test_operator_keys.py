@@ -24,28 +24,28 @@ async def test_no_event_message_or_log_holds_a_key_of_the_operator(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    told = f"Own {OWN}, other {OTHER}, header {HEADER.partition(' ')[2]}."
+    answer_text = f"Own {OWN}, other {OTHER}, header {HEADER.partition(' ')[2]}."
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(
-            FakeChatAPI(say(told), Reply(say("x"), Fault(status=400, message=told)), key=OWN)
+            FakeChatAPI(say(answer_text), Reply(say("x"), Fault(status=400, message=answer_text)), key=OWN)
         )
-        other = await stack.enter_async_context(FakeMessagesAPI(key=OTHER))
+        second_api = await stack.enter_async_context(FakeMessagesAPI(key=OTHER))
         file = tmp_path / "providers.toml"
         file.write_text(
             f'default = "one:m"\n[providers.one]\nkind = "openai"\nbase_url = "{api.base_url}"\nkey = "{OWN}"\n'
             f'headers = {{ X-Queue-Token = "{HEADER}", X-Title = "Staff desk" }}\n'
-            f'[providers.two]\nkind = "anthropic"\nbase_url = "{other.url}"\nkey = "{OTHER}"\n'
+            f'[providers.two]\nkind = "anthropic"\nbase_url = "{second_api.url}"\nkey = "{OTHER}"\n'
         )
         rig = await stack.enter_async_context(Rig(tmp_path, scripted=False, providers=file))
         conversation = await rig.conversation()
-        first = await rig.say(conversation, "Which keys are there? Staff desk?")
-        second = await rig.say(conversation, "Again")
-        shown = await rig.ok("GET", f"/api/conversations/{conversation}/messages")
-        assert "".join(each["text"] for each in first if each["type"] == "text") == (
+        first_events = await rig.say(conversation, "Which keys are there? Staff desk?")
+        second_events = await rig.say(conversation, "Again")
+        messages = await rig.ok("GET", f"/api/conversations/{conversation}/messages")
+        assert "".join(event["text"] for event in first_events if event["type"] == "text") == (
             f"Own {MASK}, other {MASK}, header {MASK}."
         )
-        assert second[-1]["type"] == "error"
-    for text in (str(first), str(second), str(shown), caplog.text):
+        assert second_events[-1]["type"] == "error"
+    for text in (str(first_events), str(second_events), str(messages), caplog.text):
         assert not [value for value in (OWN, OTHER, HEADER.partition(" ")[2]) if value in text]
 
 

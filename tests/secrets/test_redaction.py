@@ -21,7 +21,7 @@ pytestmark = pytest.mark.attack(kind="secrets")
 VALUE = 'pa"ss\\wörd/+12345'
 
 
-def known(*values: str) -> Redaction:
+def make_redaction(*values: str) -> Redaction:
     redact = Redaction()
     for value in values:
         redact.add("TOKEN", value)
@@ -29,7 +29,7 @@ def known(*values: str) -> Redaction:
 
 
 def test_a_secret_is_found_in_its_written_forms() -> None:
-    redact = known(VALUE)
+    redact = make_redaction(VALUE)
     for text in (
         VALUE,
         json.dumps({"a": VALUE}),
@@ -44,7 +44,7 @@ def test_a_secret_is_found_in_its_written_forms() -> None:
 
 def lower_percent(text: str) -> str:
     head, *rest = text.split("%")
-    return "%".join([head, *(each[:2].lower() + each[2:] for each in rest)])
+    return "%".join([head, *(part[:2].lower() + part[2:] for part in rest)])
 
 
 ENCODINGS: dict[str, Callable[[str], str]] = {
@@ -82,7 +82,7 @@ ENCODINGS |= {f"base64 in {place}": in_base64(*place) for place in product(BEFOR
     "value", [VALUE, "sk-0123456789abcdef", "ключ-к-двери?>~", "+/+/+/+/+//", 'it\'s<a>&"b"-12345']
 )
 def test_a_secret_is_found_in_every_usual_encoding_even_in_pieces(value: str) -> None:
-    redact = known(value)
+    redact = make_redaction(value)
     for encoding, encode in ENCODINGS.items():
         text = f"so: {encode(value)}."
         assert "[secret TOKEN]" in redact(text), encoding
@@ -102,14 +102,14 @@ SPECIAL = "a]^-\\\n"
     cuts=st.lists(st.integers(1, 9), max_size=12),
 )
 def test_only_possible_starts_of_a_secret_are_held_back(values: list[str], text: str, cuts: list[int]) -> None:
-    redact = known(*values)
-    pieces, left, seen = Pieces(redact), text, ""
+    redact = make_redaction(*values)
+    pieces, rest, redacted = Pieces(redact), text, ""
     for cut in [*cuts, len(text) + 1]:
-        piece, left = left[:cut], left[cut:]
-        seen += pieces.take(piece)
-        held = pieces._held
-        assert not held or any(form.startswith(held) and form != held for form in _forms_of(redact))
-    assert seen + pieces.end() == redact(text) == _slowly(text, _forms_of(redact))
+        piece, rest = rest[:cut], rest[cut:]
+        redacted += pieces.take(piece)
+        held_back = pieces._held
+        assert not held_back or any(form.startswith(held_back) and form != held_back for form in _forms_of(redact))
+    assert redacted + pieces.end() == redact(text) == _slowly(text, _forms_of(redact))
 
 
 def _forms_of(redact: Redaction) -> set[str]:
@@ -118,16 +118,16 @@ def _forms_of(redact: Redaction) -> set[str]:
 
 def _slowly(text: str, forms: set[str]) -> str:
     """The definition: from the left, at each place the longest value that begins there."""
-    result, at = "", 0
-    while at < len(text):
-        longest = max((form for form in forms if text.startswith(form, at)), key=len, default="")
-        result += "[secret TOKEN]" if longest else text[at]
-        at += len(longest) or 1
+    result, position = "", 0
+    while position < len(text):
+        longest = max((form for form in forms if text.startswith(form, position)), key=len, default="")
+        result += "[secret TOKEN]" if longest else text[position]
+        position += len(longest) or 1
     return result
 
 
 def test_with_too_many_secrets_the_latest_are_redacted() -> None:
-    redact = known("the-first-value")
+    redact = make_redaction("the-first-value")
     for number in range(KEPT_VALUES + 10):
         redact.add("TOKEN", f"another-value-{number:06}")
         redact.add("TOKEN", "the-first-value")
@@ -136,37 +136,37 @@ def test_with_too_many_secrets_the_latest_are_redacted() -> None:
 
 
 def test_lone_surrogates_are_handled() -> None:
-    assert known("12345678")("\ud800 12345678 \udfff") == "\ud800 [secret TOKEN] \udfff"
+    assert make_redaction("12345678")("\ud800 12345678 \udfff") == "\ud800 [secret TOKEN] \udfff"
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), st.sampled_from((VALUE, "\x01\x02 binary", "\U0010ffff" * 8)))
 def test_a_value_is_cut_out_of_any_bytes(before: bytes, after: bytes, value: str) -> None:
-    assert known(value).redact_bytes(before + value.encode() + after) == before + b"[secret TOKEN]" + after
+    assert make_redaction(value).redact_bytes(before + value.encode() + after) == before + b"[secret TOKEN]" + after
 
 
 def test_bytes_without_a_value_stay_as_they_are() -> None:
     every_pair = bytes(byte for pair in product(range(256), repeat=2) for byte in pair)
-    assert known(VALUE).redact_bytes(every_pair + VALUE[:4].encode()) == every_pair + VALUE[:4].encode()
+    assert make_redaction(VALUE).redact_bytes(every_pair + VALUE[:4].encode()) == every_pair + VALUE[:4].encode()
     assert Redaction().redact_bytes(every_pair) == every_pair
 
 
 def test_the_token_after_bearer_is_redacted_alone_too() -> None:
-    assert known("Bearer abcdefgh1")("x abcdefgh1 y") == "x [secret TOKEN] y"
+    assert make_redaction("Bearer abcdefgh1")("x abcdefgh1 y") == "x [secret TOKEN] y"
 
 
 def test_the_longer_of_overlapping_secrets_is_redacted_completely() -> None:
-    assert known("abcdefgh", "abcdefghijkl")("abcdefghijkl abcdefgh") == "[secret TOKEN] [secret TOKEN]"
+    assert make_redaction("abcdefgh", "abcdefghijkl")("abcdefghijkl abcdefgh") == "[secret TOKEN] [secret TOKEN]"
 
 
 def test_a_short_value_is_not_redacted() -> None:
-    assert known("1234567")("1234567") == "1234567"
+    assert make_redaction("1234567")("1234567") == "1234567"
 
 
 def test_only_strings_are_changed() -> None:
-    redact = known("12345678", '"a": [1')
+    redact = make_redaction("12345678", '"a": [1')
     value = {"size": 12345678, "list": [1, 12345678.0, None, True], "12345678": "x12345678y"}
-    changed = redact.json(value)
-    assert changed == {"size": 12345678, "list": [1, 12345678.0, None, True], "12345678": "x[secret TOKEN]y"}
+    redacted = redact.json(value)
+    assert redacted == {"size": 12345678, "list": [1, 12345678.0, None, True], "12345678": "x[secret TOKEN]y"}
     assert redact.found_in({"a": [{"b": "..12345678"}]})
     assert not redact.found_in({"a": 12345678})
 
@@ -182,7 +182,7 @@ def test_only_strings_are_changed() -> None:
 def test_json_considered_free_of_secrets_contains_none_in_any_form(
     value: str, encoding: str, before: str, after: str, escaped: int, number: float
 ) -> None:
-    redact = known(value)
+    redact = make_redaction(value)
     text = before + (ENCODINGS[encoding](value) if encoding in ENCODINGS else value) + after
     for _ in range(escaped):
         text = json.dumps(text)
@@ -191,8 +191,8 @@ def test_json_considered_free_of_secrets_contains_none_in_any_form(
 
 
 def test_json_without_a_secret_is_recognised() -> None:
-    assert known("plain-secret").is_clear_json(b'{"a":["plain","secret",12345678]}')
-    assert known().is_clear_json(b'{"a":"\\n"}')
+    assert make_redaction("plain-secret").is_clear_json(b'{"a":["plain","secret",12345678]}')
+    assert make_redaction().is_clear_json(b'{"a":"\\n"}')
 
 
 def test_without_secrets_a_value_is_returned_unchanged() -> None:
@@ -201,12 +201,12 @@ def test_without_secrets_a_value_is_returned_unchanged() -> None:
 
 
 def test_logs_of_every_logger_are_redacted_with_arguments_and_tracebacks() -> None:
-    written = io.StringIO()
-    handler = logging.StreamHandler(written)
+    log = io.StringIO()
+    handler = logging.StreamHandler(log)
     root = logging.getLogger()
     root.addHandler(handler)
     try:
-        with redacted_logs(known("planted-value-1")):
+        with redacted_logs(make_redaction("planted-value-1")):
             logging.getLogger("a.b.c").warning("told %s and %r", "planted-value-1", {"k": "planted-value-1"})
             try:
                 raise ValueError("planted-value-1")
@@ -214,6 +214,6 @@ def test_logs_of_every_logger_are_redacted_with_arguments_and_tracebacks() -> No
                 logging.getLogger("other").exception("failed", stack_info=True)
     finally:
         root.removeHandler(handler)
-    assert "planted-value-1" not in written.getvalue()
-    assert written.getvalue().count("[secret TOKEN]") >= 3
-    assert "Traceback" in written.getvalue()
+    assert "planted-value-1" not in log.getvalue()
+    assert log.getvalue().count("[secret TOKEN]") >= 3
+    assert "Traceback" in log.getvalue()

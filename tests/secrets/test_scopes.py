@@ -18,7 +18,7 @@ from agentic_rag.testing.scripted import Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from tests.access.tenants import bearer, make_key, socket
 from tests.runtime.harness import bench, definition
-from tests.secrets.test_leaks import everything_logged, leaky, start
+from tests.secrets.test_leaks import capture_logs, leaky_entry, start
 from tests.server.rig import Json, Rig, events_of
 from tests.ws.serving import serving
 
@@ -42,8 +42,8 @@ class Admin:
         return f"/api/domains/{self.domain}"
 
     async def ask(self, method: str, path: str, body: Any = None) -> httpx2.Response:
-        given: dict[str, Any] = {} if body is None else {"json": body}
-        return await self.rig.http.request(method, path, headers=bearer(self.key), **given)
+        options: dict[str, Any] = {} if body is None else {"json": body}
+        return await self.rig.http.request(method, path, headers=bearer(self.key), **options)
 
     async def keep(self, name: str, value: str) -> None:
         assert (await self.ask("PUT", f"{self.path}/secrets/{name}", {"value": value})).is_success
@@ -58,7 +58,7 @@ class Admin:
 
 
 @asynccontextmanager
-async def two(folder: Path, *steps: Scripted, **settings: Any) -> AsyncIterator[tuple[Admin, Admin]]:
+async def open_admins(folder: Path, *steps: Scripted, **settings: Any) -> AsyncIterator[tuple[Admin, Admin]]:
     """Ann and mallory, each admin of a domain."""
     async with Rig(folder, *steps, requests_per_second=10_000, **settings) as rig:
         domains = [str((await rig.ok("POST", "/api/domains", {"name": name}))["id"]) for name in ("Ann's", "Other")]
@@ -66,17 +66,17 @@ async def two(folder: Path, *steps: Scripted, **settings: Any) -> AsyncIterator[
         yield ann, Admin(rig, await make_key(rig, "mallory", "admin", domains[1]), domains[1])
 
 
-async def as_a_secret(mallory: Admin) -> None:
+async def store_secret(mallory: Admin) -> None:
     await mallory.keep("GAG", WORDS)
 
 
-async def in_an_entry(mallory: Admin) -> None:
+async def store_entry(mallory: Admin) -> None:
     entry = {"url": "https://mcp.example.com/mcp", "headers": {"X-Gag": WORDS}, "enabled": False}
     change = {"settings": {"mcpServers": {"gag": entry}}}
     assert (await mallory.ask("PATCH", mallory.path, change)).is_success
 
 
-async def in_a_dry_run(mallory: Admin) -> None:
+async def try_entry(mallory: Admin) -> None:
     entry = {"url": "https://mcp.invalid/mcp", "headers": {"X-Gag": WORDS}}
     response = await mallory.ask("POST", f"{mallory.path}/mcp-servers/test", {"mcpServers": {"gag": entry}})
     assert response.is_success, response.text
@@ -85,42 +85,47 @@ async def in_a_dry_run(mallory: Admin) -> None:
 Gag = Callable[[Admin], Awaitable[None]]
 
 
-@pytest.mark.parametrize("gag", [as_a_secret, in_an_entry, in_a_dry_run])
+@pytest.mark.parametrize("gag", [store_secret, store_entry, try_entry])
 async def test_a_domains_secret_is_not_redacted_in_other_domains(tmp_path: Path, gag: Gag) -> None:
     steps = (
         use("promptx_recall", query=f"rules of {WORDS}"),
         use("search_documents", query=WORDS),
         say(f"You have 25 days of {WORDS}."),
     )
-    async with two(tmp_path, *steps) as (ann, mallory):
+    async with open_admins(tmp_path, *steps) as (ann, mallory):
         await gag(mallory)
         await ann.rig.upload(ann.domain, "rules.md", f"# Rules of {WORDS}\n\nTwenty-five days of {WORDS}.".encode())
         conversation = await ann.begin()
         events = await ann.say(conversation, f"How much {WORDS} is there?")
         results = [event["status"] for event in events if event["type"] == "tool_result"]
         assert results == ["ok", "ok"]
-        talk = f"/api/conversations/{conversation}"
-        places = (talk, f"{talk}/messages", f"{talk}/tool-calls", f"/api/turns/{events[0]['turnId']}")
-        shown = [(await ann.ask("GET", place)).json() for place in (*places, "/api/conversations")]
-        found = await ann.ask("POST", f"{ann.path}/documents/search", {"query": WORDS})
-        shown += [events, found.json(), (await ann.ask("GET", f"/api/conversations/{WORDS}")).json()]
-        assert "[secret" not in json.dumps(shown)
-        assert all(WORDS in json.dumps(each) for each in shown if each is not shown[3])
+        conversation_path = f"/api/conversations/{conversation}"
+        paths = (
+            conversation_path,
+            f"{conversation_path}/messages",
+            f"{conversation_path}/tool-calls",
+            f"/api/turns/{events[0]['turnId']}",
+        )
+        responses = [(await ann.ask("GET", response_path)).json() for response_path in (*paths, "/api/conversations")]
+        hits = await ann.ask("POST", f"{ann.path}/documents/search", {"query": WORDS})
+        responses += [events, hits.json(), (await ann.ask("GET", f"/api/conversations/{WORDS}")).json()]
+        assert "[secret" not in json.dumps(responses)
+        assert all(WORDS in json.dumps(response) for response in responses if response is not responses[3])
 
 
 async def test_a_guessed_secret_in_another_domain_is_not_confirmed(tmp_path: Path) -> None:
     steps = (use("promptx_recall", query=f"find {SECRET}"), say(f"It is {SECRET}."))
-    async with two(tmp_path, *steps) as (ann, mallory), serving(ann.rig.application.app) as address:
+    async with open_admins(tmp_path, *steps) as (ann, mallory), serving(ann.rig.application.app) as address:
         await ann.keep("ANNA_CRM_TOKEN", SECRET)
         conversation = await mallory.begin()
         events = await mallory.say(conversation, f"Is it {SECRET}?")
         assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
-        talk = f"/api/conversations/{conversation}"
-        shown: list[Any] = [events]
+        conversation_path = f"/api/conversations/{conversation}"
+        responses: list[Any] = [events]
         for method, path, body in (
-            ("PATCH", talk, {"title": SECRET}),
-            ("GET", f"{talk}/messages", None),
-            ("GET", f"{talk}/tool-calls", None),
+            ("PATCH", conversation_path, {"title": SECRET}),
+            ("GET", f"{conversation_path}/messages", None),
+            ("GET", f"{conversation_path}/tool-calls", None),
             ("GET", f"/api/conversations/{SECRET}", None),
             ("GET", f"/api/turns/{SECRET}", None),
             ("GET", f"/api/domains/{SECRET}", None),
@@ -133,17 +138,17 @@ async def test_a_guessed_secret_in_another_domain_is_not_confirmed(tmp_path: Pat
             ("PATCH", mallory.path, {SECRET: 1}),
             ("DELETE", f"{mallory.path}/secrets/{SECRET}", None),
         ):
-            shown.append((await mallory.ask(method, path, body)).text)
+            responses.append((await mallory.ask(method, path, body)).text)
         async with socket(address, key=mallory.key) as client:
-            shown.append(await client.ask("message", conversationId=conversation, content="x", onBusy=SECRET))
-            shown.append(await client.ask(SECRET))
-            shown.append(await client.ask("subscribe", conversationId=conversation, turnId=SECRET, after=0))
-        assert "[secret" not in json.dumps(shown)
-        assert SECRET in json.dumps(shown[1:2])
+            responses.append(await client.ask("message", conversationId=conversation, content="x", onBusy=SECRET))
+            responses.append(await client.ask(SECRET))
+            responses.append(await client.ask("subscribe", conversationId=conversation, turnId=SECRET, after=0))
+        assert "[secret" not in json.dumps(responses)
+        assert SECRET in json.dumps(responses[1:2])
 
 
 async def test_outside_domains_a_keys_secrets_are_redacted_without_their_names(tmp_path: Path) -> None:
-    async with two(tmp_path) as (ann, _), serving(ann.rig.application.app) as address:
+    async with open_admins(tmp_path) as (ann, _), serving(ann.rig.application.app) as address:
         await ann.keep("KEY", SECRET)
         errors = [(await ann.ask("GET", f"/api/{place}/{SECRET}")).text for place in ("nothing", "conversations")]
         async with socket(address, key=ann.key) as client:
@@ -158,12 +163,14 @@ async def test_outside_domains_a_keys_secrets_are_redacted_without_their_names(t
 
 async def test_a_dry_runs_secret_is_redacted_in_its_answer_and_then_forgotten(tmp_path: Path) -> None:
     steps = (use("promptx_recall", query=SECRET), say("Done."))
-    with everything_logged() as log:
+    with capture_logs() as log:
         async with Rig(tmp_path, *steps, any_command=True) as rig:
             domain = await rig.domain()
-            found = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", {"mcpServers": {"x": leaky()}})
-            assert "started with [secret x.env.TOKEN]" in json.dumps(found)
-            assert SECRET not in json.dumps(found) + log.getvalue()
+            report = await rig.ok(
+                "POST", f"/api/domains/{domain}/mcp-servers/test", {"mcpServers": {"x": leaky_entry()}}
+            )
+            assert "started with [secret x.env.TOKEN]" in json.dumps(report)
+            assert SECRET not in json.dumps(report) + log.getvalue()
             events = await rig.say(await rig.conversation(domain), f"Find {SECRET}")
             assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
             assert "[secret" not in json.dumps(events)
@@ -172,7 +179,9 @@ async def test_a_dry_runs_secret_is_redacted_in_its_answer_and_then_forgotten(tm
 async def test_replaced_and_deleted_secrets_are_still_redacted_in_their_servers_output(tmp_path: Path) -> None:
     steps = (use("leaky__leak"), say(f"It was {SECRET}."))
     async with Rig(tmp_path, *steps, any_command=True) as rig:
-        domain = await rig.domain(mcpServers={"leaky": leaky({"TOKEN": "${KEY}"})}, toolPolicy={"leaky__*": "allow"})
+        domain = await rig.domain(
+            mcpServers={"leaky": leaky_entry({"TOKEN": "${KEY}"})}, toolPolicy={"leaky__*": "allow"}
+        )
         path = f"/api/domains/{domain}"
         await rig.ok("PUT", f"{path}/secrets/KEY", {"value": SECRET})
         await start(rig, domain, "leaky")
@@ -196,16 +205,16 @@ async def test_secrets_are_redacted_after_a_restart_before_their_first_use(tmp_p
 
 async def test_a_servers_output_reaches_no_other_domain_with_the_same_entry(tmp_path: Path) -> None:
     async with Rig(tmp_path, any_command=True) as rig:
-        mine = await rig.domain(mcpServers={"leaky": leaky({"TOKEN": SECRET})})
-        other = await rig.domain(mcpServers={"leaky": leaky({"TOKEN": SECRET})})
-        await start(rig, mine, "leaky")
-        shown = (await rig.ok("GET", f"/api/domains/{other}/mcp-servers"))["items"]
-        (entry,) = [each for each in shown if each["name"] == "leaky"]
+        first_domain = await rig.domain(mcpServers={"leaky": leaky_entry({"TOKEN": SECRET})})
+        second_domain = await rig.domain(mcpServers={"leaky": leaky_entry({"TOKEN": SECRET})})
+        await start(rig, first_domain, "leaky")
+        servers = (await rig.ok("GET", f"/api/domains/{second_domain}/mcp-servers"))["items"]
+        (entry,) = [server for server in servers if server["name"] == "leaky"]
         assert (entry["state"], entry["log"], entry["tools"]) == ("stopped", [], [])
 
 
 async def test_the_log_of_refusals_holds_no_secret_of_any_domain_and_no_name(tmp_path: Path) -> None:
-    async with two(tmp_path) as (ann, mallory):
+    async with open_admins(tmp_path) as (ann, mallory):
         await ann.keep("KEY", SECRET)
         await mallory.keep("GAG", "GET /api/domains")
         assert (await mallory.ask("GET", f"{ann.path}/secrets/{SECRET}")).status_code == 404
@@ -219,8 +228,8 @@ def test_logs_hold_no_secret_of_any_domain_or_running_trial_and_no_name() -> Non
     redactor = Redactor()
     redactor.add("dom_1", "ONE", "value-of-one")
     redactor.add("dom_2", "TWO", "value-of-two")
-    written = io.StringIO()
-    handler = logging.StreamHandler(written)
+    log = io.StringIO()
+    handler = logging.StreamHandler(log)
     root = logging.getLogger()
     root.addHandler(handler)
     try:
@@ -230,7 +239,7 @@ def test_logs_hold_no_secret_of_any_domain_or_running_trial_and_no_name() -> Non
             logging.getLogger("a.b").warning("%s %s", "value-of-one", "tried-value")
     finally:
         root.removeHandler(handler)
-    assert written.getvalue().splitlines() == ["[secret] [secret] [secret]", "[secret] tried-value"]
+    assert log.getvalue().splitlines() == ["[secret] [secret] [secret]", "[secret] tried-value"]
 
 
 def test_a_trial_uses_its_domain_and_leaves_nothing() -> None:
@@ -254,9 +263,9 @@ def test_nothing_is_cached_for_a_domain_without_secrets() -> None:
     for number in range(1_000):
         assert redactor.of(f"dom_{number}")("text") == "text"
     assert len(redactor._domains) == 0
-    held = redactor.of("dom_1")
+    redaction = redactor.of("dom_1")
     redactor.add("dom_1", "ONE", "value-of-one")
-    assert held("value-of-one") == "[secret ONE]"
+    assert redaction("value-of-one") == "[secret ONE]"
 
 
 def test_several_domains_together_reveal_no_name() -> None:
@@ -283,15 +292,15 @@ async def test_resumed_turns_are_redacted_with_their_domains_secrets(tmp_path: P
     ):
         await b.runtime.recover()
         with anyio.fail_after(240):
-            resumed = [event.data.decode() async for event in b.runtime.follow(running.turn_id)]
-            begun = [event.data.decode() async for event in b.runtime.follow(waiting.turn_id)]
-    assert "It is [secret KEY]." in "".join(resumed)
-    assert "B [secret KEY] another-value" in "".join(begun)
-    assert SECRET not in "".join([*resumed, *begun])
+            running_events = [event.data.decode() async for event in b.runtime.follow(running.turn_id)]
+            waiting_events = [event.data.decode() async for event in b.runtime.follow(waiting.turn_id)]
+    assert "It is [secret KEY]." in "".join(running_events)
+    assert "B [secret KEY] another-value" in "".join(waiting_events)
+    assert SECRET not in "".join([*running_events, *waiting_events])
 
 
 async def test_health_states_are_readable_although_a_secret_has_their_text(tmp_path: Path) -> None:
-    async with two(tmp_path) as (ann, mallory):
+    async with open_admins(tmp_path) as (ann, mallory):
         before = await ann.rig.ok("GET", "/api/health")  # as the operator, because members see no reason
         words = sorted({word for part in before.values() if isinstance(part, dict) for word in map(str, part.values())})
         assert "no embedder is configured" in words

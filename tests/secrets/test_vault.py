@@ -29,7 +29,7 @@ VALUE = "sk-planted-0123456789"
 
 
 @asynccontextmanager
-async def stored(folder: Path) -> AsyncIterator[Database]:
+async def open_store(folder: Path) -> AsyncIterator[Database]:
     database = await Database.open(database_at(folder / "agentic-rag.db"))
     try:
         yield database
@@ -39,27 +39,27 @@ async def stored(folder: Path) -> AsyncIterator[Database]:
 
 def test_a_sealed_value_opens_only_in_its_place_and_differs_each_time() -> None:
     keys = Keyring((OTHER, KEY))
-    one, two = seal(KEY, "dom_1", "TOKEN", VALUE), seal(KEY, "dom_1", "TOKEN", VALUE)
-    assert one != two
-    assert VALUE.encode() not in one
-    assert unseal(keys, "dom_1", "TOKEN", one) == VALUE
+    first_seal, second_seal = seal(KEY, "dom_1", "TOKEN", VALUE), seal(KEY, "dom_1", "TOKEN", VALUE)
+    assert first_seal != second_seal
+    assert VALUE.encode() not in first_seal
+    assert unseal(keys, "dom_1", "TOKEN", first_seal) == VALUE
 
 
 @pytest.mark.parametrize(("domain", "name"), [("dom_2", "TOKEN"), ("dom_1", "OTHER"), ("dom_1|TOKEN", ""), ("", "")])
 def test_a_row_copied_to_another_domain_or_name_is_refused(domain: str, name: str) -> None:
-    with pytest.raises(SecretUnreadable) as caught:
+    with pytest.raises(SecretUnreadable) as refusal:
         unseal(Keyring((KEY,)), domain, name, seal(KEY, "dom_1", "TOKEN", VALUE))
-    assert caught.value.code == "SECRET_UNREADABLE"
+    assert refusal.value.code == "SECRET_UNREADABLE"
 
 
 def test_a_ciphertext_with_any_byte_flipped_or_cut_off_is_refused() -> None:
     sealed = seal(KEY, "dom_1", "TOKEN", VALUE)
-    broken = [sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :] for at in range(len(sealed))]
-    broken += [sealed[:at] for at in range(len(sealed))] + [sealed + b"x"]
-    for each in broken:
-        with pytest.raises(SecretUnreadable) as caught:
-            unseal(Keyring((KEY,)), "dom_1", "TOKEN", each)
-        assert VALUE not in str(caught.value)
+    broken_values = [sealed[:index] + bytes([sealed[index] ^ 1]) + sealed[index + 1 :] for index in range(len(sealed))]
+    broken_values += [sealed[:index] for index in range(len(sealed))] + [sealed + b"x"]
+    for broken_value in broken_values:
+        with pytest.raises(SecretUnreadable) as refusal:
+            unseal(Keyring((KEY,)), "dom_1", "TOKEN", broken_value)
+        assert VALUE not in str(refusal.value)
 
 
 def test_a_value_sealed_with_a_missing_key_is_refused() -> None:
@@ -82,10 +82,10 @@ def test_a_value_sealed_with_a_missing_key_is_refused() -> None:
     ],
 )
 def test_a_weak_or_malformed_key_is_a_configuration_error_that_shows_nothing_of_it(text: str) -> None:
-    with pytest.raises(BadConfiguration) as caught:
+    with pytest.raises(BadConfiguration) as refusal:
         parse_key(text, "AGENTIC_RAG_SECRET_KEY")
-    assert caught.value.setting == "AGENTIC_RAG_SECRET_KEY"
-    assert len(text) < 3 or text not in str(caught.value)
+    assert refusal.value.setting == "AGENTIC_RAG_SECRET_KEY"
+    assert len(text) < 3 or text not in str(refusal.value)
 
 
 def test_a_key_is_read_from_hex_and_from_both_kinds_of_base64() -> None:
@@ -98,9 +98,9 @@ def test_a_key_is_read_from_hex_and_from_both_kinds_of_base64() -> None:
 
 
 def test_the_key_file_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:
-    made = file_keys(tmp_path, make=True)
+    keyring = file_keys(tmp_path, make=True)
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
-    assert file_keys(tmp_path, make=True).keys == made.keys
+    assert file_keys(tmp_path, make=True).keys == keyring.keys
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 
 
@@ -118,7 +118,7 @@ def test_a_key_file_readable_by_others_or_a_link_is_refused(tmp_path: Path) -> N
 
 
 async def test_a_start_without_the_secrets_key_names_the_missing_key(tmp_path: Path) -> None:
-    async with stored(tmp_path) as database:
+    async with open_store(tmp_path) as database:
         vault = await Vault.open(database, tmp_path, None, Redactor())
         await vault.put("dom_1", "TOKEN", VALUE)
         (tmp_path / FILE_NAME).rename(tmp_path / "moved")
@@ -128,27 +128,27 @@ async def test_a_start_without_the_secrets_key_names_the_missing_key(tmp_path: P
         with pytest.raises(BadConfiguration, match="1 of 1 stored secrets"):
             await Vault.open(database, tmp_path, SecretStr(OTHER.data.hex()), Redactor())
         (tmp_path / "moved").rename(tmp_path / FILE_NAME)
-        again = await Vault.open(database, tmp_path, SecretStr(OTHER.data.hex()), Redactor())
-        assert await again.values("dom_1") == {"TOKEN": VALUE}
+        reopened = await Vault.open(database, tmp_path, SecretStr(OTHER.data.hex()), Redactor())
+        assert await reopened.values("dom_1") == {"TOKEN": VALUE}
 
 
 async def test_a_damaged_row_leaves_the_others_usable(tmp_path: Path) -> None:
-    async with stored(tmp_path) as database:
+    async with open_store(tmp_path) as database:
         vault = await Vault.open(database, tmp_path, None, Redactor())
         for name in ("A", "B", "C"):
             await vault.put("dom_1", name, f"{VALUE}-{name}")
         rows = {row.name: row for row in await database.read(lambda conn: secrets.of_domain(conn, "dom_1"))}
         await database.write(lambda conn: secrets.reseal(conn, rows["A"], rows["B"].sealed))
         await database.write(lambda conn: secrets.reseal(conn, rows["C"], rows["C"].sealed[:-1]))
-        again = await Vault.open(database, tmp_path, None, Redactor())
-        assert await again.values("dom_1") == {"A": None, "B": f"{VALUE}-B", "C": None}
-        assert (await again.masks("dom_1"))["A"] == {"set": True}
+        reopened = await Vault.open(database, tmp_path, None, Redactor())
+        assert await reopened.values("dom_1") == {"A": None, "B": f"{VALUE}-B", "C": None}
+        assert (await reopened.masks("dom_1"))["A"] == {"set": True}
         with pytest.raises(SecretUnreadable):
-            again.unseal(rows["A"].replace(sealed=rows["B"].sealed))
+            reopened.unseal(rows["A"].replace(sealed=rows["B"].sealed))
 
 
 async def test_only_long_secrets_show_their_last_four_characters(tmp_path: Path) -> None:
-    async with stored(tmp_path) as database:
+    async with open_store(tmp_path) as database:
         vault = await Vault.open(database, tmp_path, None, Redactor())
         assert await vault.put("dom_1", "SHORT", "elevenchars") == {"set": True}
         assert await vault.put("dom_1", "LONG", "twelve-chars") == {"set": True, "last4": "hars"}
@@ -159,35 +159,35 @@ async def test_only_long_secrets_show_their_last_four_characters(tmp_path: Path)
 
 
 async def test_a_key_rotation_seals_all_secrets_with_the_new_key_and_deletes_the_old(tmp_path: Path) -> None:
-    async with stored(tmp_path) as database:
+    async with open_store(tmp_path) as database:
         vault = await Vault.open(database, tmp_path, None, Redactor())
         for number in range(120):
             await vault.put("dom_1", f"S{number}", f"{VALUE}-{number}")
-        (old,) = read_file(tmp_path / FILE_NAME)
+        (old_key,) = read_file(tmp_path / FILE_NAME)
         assert await rotate(database, tmp_path, None) == (120, 0)
-        (new,) = read_file(tmp_path / FILE_NAME)
-        assert new != old
-        again = await Vault.open(database, tmp_path, None, Redactor())
-        assert (await again.values("dom_1"))["S119"] == f"{VALUE}-119"
+        (new_key,) = read_file(tmp_path / FILE_NAME)
+        assert new_key != old_key
+        reopened = await Vault.open(database, tmp_path, None, Redactor())
+        assert (await reopened.values("dom_1"))["S119"] == f"{VALUE}-119"
 
 
 async def test_a_key_rotation_to_the_operators_key_leaves_only_that_key(tmp_path: Path) -> None:
-    async with stored(tmp_path) as database:
+    async with open_store(tmp_path) as database:
         await (await Vault.open(database, tmp_path, None, Redactor())).put("dom_1", "A", VALUE)
-        setting = SecretStr(OTHER.data.hex())
-        assert await rotate(database, tmp_path, setting) == (1, 0)
+        new_setting = SecretStr(OTHER.data.hex())
+        assert await rotate(database, tmp_path, new_setting) == (1, 0)
         assert not (tmp_path / FILE_NAME).exists()
-        assert await (await Vault.open(database, tmp_path, setting, Redactor())).values("dom_1") == {"A": VALUE}
+        assert await (await Vault.open(database, tmp_path, new_setting, Redactor())).values("dom_1") == {"A": VALUE}
         with pytest.raises(BadConfiguration, match="new key first"):
-            await rotate(database, tmp_path, setting)
-        both = SecretStr(f"{KEY.data.hex()},{OTHER.data.hex()}")
-        assert await rotate(database, tmp_path, both) == (1, 0)
-        only = await Vault.open(database, tmp_path, SecretStr(KEY.data.hex()), Redactor())
-        assert await only.values("dom_1") == {"A": VALUE}
+            await rotate(database, tmp_path, new_setting)
+        both_keys = SecretStr(f"{KEY.data.hex()},{OTHER.data.hex()}")
+        assert await rotate(database, tmp_path, both_keys) == (1, 0)
+        reopened = await Vault.open(database, tmp_path, SecretStr(KEY.data.hex()), Redactor())
+        assert await reopened.values("dom_1") == {"A": VALUE}
 
 
 async def test_secrets_of_a_lost_key_are_deleted_only_on_request(tmp_path: Path) -> None:
-    async with stored(tmp_path) as database:
+    async with open_store(tmp_path) as database:
         await (await Vault.open(database, tmp_path, None, Redactor())).put("dom_1", "A", VALUE)
         (tmp_path / FILE_NAME).unlink()
         with pytest.raises(BadConfiguration):
@@ -217,7 +217,7 @@ asyncio.run(main())
 """
 
 
-def rotate_and_be_killed(folder: Path) -> None:
+def kill_during_rotation(folder: Path) -> None:
     command = [sys.executable, "-c", HALF_WAY, str(folder), str(database_at(folder / "agentic-rag.db"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -226,13 +226,13 @@ def rotate_and_be_killed(folder: Path) -> None:
 
 
 async def test_a_killed_key_rotation_keeps_every_secret_readable_and_continues_later(tmp_path: Path) -> None:
-    async with stored(tmp_path) as database:
+    async with open_store(tmp_path) as database:
         vault = await Vault.open(database, tmp_path, None, Redactor())
         for number in range(120):
             await vault.put("dom_1", f"S{number}", f"{VALUE}-{number}")
     expected = {f"S{number}": f"{VALUE}-{number}" for number in range(120)}
-    rotate_and_be_killed(tmp_path)
-    async with stored(tmp_path) as database:
+    kill_during_rotation(tmp_path)
+    async with open_store(tmp_path) as database:
         new, old = read_file(tmp_path / FILE_NAME)
         rows = await database.read(secrets.list_all)
         ids = [row.sealed[1:9] for row in rows]
@@ -249,11 +249,11 @@ def test_an_empty_or_truncated_key_file_is_named_with_the_remedy(tmp_path: Path,
     file = tmp_path / FILE_NAME
     file.touch(mode=0o600)
     file.write_text(content)
-    with pytest.raises(BadConfiguration) as raised:
+    with pytest.raises(BadConfiguration) as refusal:
         read_file(file)
-    assert str(file) in str(raised.value)
-    assert "Put it back from a backup" in str(raised.value)
-    assert "openssl" not in str(raised.value), "another key would open nothing"
+    assert str(file) in str(refusal.value)
+    assert "Put it back from a backup" in str(refusal.value)
+    assert "openssl" not in str(refusal.value), "another key would open nothing"
 
 
 def test_a_pipe_in_place_of_the_key_file_blocks_no_caller(tmp_path: Path) -> None:

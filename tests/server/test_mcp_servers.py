@@ -14,7 +14,7 @@ from agentic_rag.testing.steps import Step, say, use
 from agentic_rag.tools.launch.environment import MARKER
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig, events_of, types_of
-from tests.tools.captives import allow_captive, marked, needs_bubblewrap
+from tests.tools.captives import allow_captive, find_processes, needs_bubblewrap
 from tests.tools.registry import package_registry
 from tests.tools.support import SERVERS, until
 from tests.waiting import pause
@@ -30,7 +30,7 @@ def hostile(behaviour: str = "ok", **fields: Any) -> dict[str, Any]:
 def children(rig: Rig) -> int:
     """The number of running servers: each one starts with a unique mark, which all its processes carry."""
     marks: set[bytes] = set()
-    for pid in marked(rig.application.machinery.policy.marker):
+    for pid in find_processes(rig.application.machinery.policy.marker):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
         except OSError:  # ended meanwhile

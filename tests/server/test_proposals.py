@@ -18,7 +18,7 @@ from agentic_rag.store.clock import new_id
 from agentic_rag.tools.launch.bundles import MAX_BUNDLE_BYTES
 from tests.e2e.serving import environment, serving
 from tests.server.test_launch_requests import Desk, call_tool, open_desk, registry
-from tests.tools.bundles import MANIFEST, bundle, changed
+from tests.tools.bundles import MANIFEST, bundle, change_server
 from tests.tools.captives import needs_bubblewrap
 from tests.tools.registry import PackageRegistry
 from tests.tools.support import until
@@ -143,7 +143,7 @@ async def test_an_mcp_bundle_is_requested_approved_and_called(tmp_path: Path) ->
         assert (await send(desk, "admin", path, data)).json()["id"] == request["id"]
         assert (await send(desk, "member", path, data)).status_code == 403
         assert (await send(desk, "other", path, data)).status_code == 404
-        for bad in (b"", b"no zip", bundle(manifest=changed(type="uv")), bytes(MAX_BUNDLE_BYTES + 1)):
+        for bad in (b"", b"no zip", bundle(manifest=change_server(type="uv")), bytes(MAX_BUNDLE_BYTES + 1)):
             assert (await send(desk, "admin", path, bad)).status_code in (413, 422)
         approved = await desk.approve(request, readOnly=["greet"])
         assert (approved["state"], approved["reason"]) == ("installed", "")

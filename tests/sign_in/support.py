@@ -30,7 +30,7 @@ class Places:
 
 
 @asynccontextmanager
-async def places(habits: Habits | None = None) -> AsyncIterator[Places]:
+async def serve_places(habits: Habits | None = None) -> AsyncIterator[Places]:
     """Serve both on loopback."""
     granting = AuthorizationServer(habits)
     guarded = Guarded(build().streamable_http_app(), granting)
@@ -39,7 +39,7 @@ async def places(habits: Habits | None = None) -> AsyncIterator[Places]:
         yield Places(granting, guarded)
 
 
-def entered(folder: Path, *steps: Any, **settings: Any) -> Rig:
+def make_rig(folder: Path, *steps: Any, **settings: Any) -> Rig:
     """Return the application with permission to reach this machine."""
     return Rig(folder, *steps, mcp_hosts="127.0.0.1:*,localhost:*", **settings)
 
@@ -47,9 +47,9 @@ def entered(folder: Path, *steps: Any, **settings: Any) -> Rig:
 async def visit(address: str) -> dict[str, str]:
     """Open an authorization address as a browser does, up to the redirect back. Return the redirect's parameters."""
     async with httpx2.AsyncClient(trust_env=False) as browser:
-        answer = await browser.get(address, follow_redirects=False)
-    assert answer.status_code == 302, answer.text
-    return dict(parse_qsl(urlsplit(answer.headers["location"]).query))
+        response = await browser.get(address, follow_redirects=False)
+    assert response.status_code == 302, response.text
+    return dict(parse_qsl(urlsplit(response.headers["location"]).query))
 
 
 async def sign_in(rig: Rig, sign_in_state: dict[str, Any]) -> httpx2.Response:
@@ -60,6 +60,6 @@ async def sign_in(rig: Rig, sign_in_state: dict[str, Any]) -> httpx2.Response:
 async def try_entry(rig: Rig, domain: str, entry: dict[str, Any], **options: Any) -> dict[str, Any]:
     """Return the result of testing an entry."""
     body = {"web": entry}
-    trial = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", body, **options)
-    item: dict[str, Any] = trial["items"][0]
-    return item
+    report = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", body, **options)
+    result: dict[str, Any] = report["items"][0]
+    return result

@@ -29,9 +29,9 @@ class Library:
     def save(self, **changes: Any) -> None:
         """Store changed members; None removes one."""
         self.state |= changes
-        stored = {name: value for name, value in self.state.items() if value is not None}
+        members = {name: value for name, value in self.state.items() if value is not None}
         draft = self.folder / "state.draft"
-        draft.write_text(json.dumps(stored), encoding="utf-8")
+        draft.write_text(json.dumps(members), encoding="utf-8")
         draft.rename(self.folder / "state.json")
 
     def edit(self, number: int, **fields: Any) -> None:
@@ -43,7 +43,7 @@ class Library:
         script, state = Path(fake_resources.__file__), self.folder / "state.json"
         return {"command": sys.executable, "args": ["-I", "-S", str(script), str(state), str(self.log)]}
 
-    def read(self) -> Counter[str]:
+    def count_reads(self) -> Counter[str]:
         """Return how often each resource was read since the last call."""
         lines = self.log.read_text(encoding="utf-8").splitlines()
         self.log.write_text("", encoding="utf-8")
@@ -65,17 +65,19 @@ def resource(number: int, **fields: Any) -> Json:
 async def make_source(rig: Rig, domain: str, *, seconds: float = WAIT_SECONDS, **fields: Any) -> Json:
     """Create a source and return it after its first run, which may take ``seconds``."""
     form = {"name": "Library", "mcp": {"server": "library"}, "graceHours": 0, **fields}
-    made = await rig.ok("POST", f"/api/domains/{domain}/sources", form)
-    return await ended(rig, domain, made["id"], None, seconds)
+    source = await rig.ok("POST", f"/api/domains/{domain}/sources", form)
+    return await wait_for_end(rig, domain, source["id"], None, seconds)
 
 
-async def ended(rig: Rig, domain: str, source: str, before: str | None, seconds: float = WAIT_SECONDS) -> Json:
-    """Return a source when a run has ended after the one that ended at ``before``."""
+async def wait_for_end(
+    rig: Rig, domain: str, source: str, previous_end: str | None, seconds: float = WAIT_SECONDS
+) -> Json:
+    """Return a source when a run has ended after the one that ended at ``previous_end``."""
     with anyio.fail_after(seconds):
         for checks in count():
             record: Json = await rig.ok("GET", f"/api/domains/{domain}/sources/{source}")
-            settled = record["state"] == "idle" and not record["requested"]
-            if settled and record["endedAt"] is not None and record["endedAt"] != before:
+            is_idle = record["state"] == "idle" and not record["requested"]
+            if is_idle and record["endedAt"] is not None and record["endedAt"] != previous_end:
                 return record
             await pause(checks)
     raise AssertionError("unreachable")
@@ -83,7 +85,7 @@ async def ended(rig: Rig, domain: str, source: str, before: str | None, seconds:
 
 async def run_again(rig: Rig, domain: str, source: Json) -> Json:
     await rig.ok("POST", f"/api/domains/{domain}/sources/{source['id']}/run")
-    return await ended(rig, domain, source["id"], source["endedAt"])
+    return await wait_for_end(rig, domain, source["id"], source["endedAt"])
 
 
 async def documents_of(rig: Rig, domain: str) -> list[Json]:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from agentic_rag.sources.robots import Robots, read_robots
 from tests.server.rig import Json, Rig
-from tests.sources.support import documents_of, ended, items_of, make_source, run_again
+from tests.sources.support import documents_of, items_of, make_source, run_again, wait_for_end
 from tests.ws.serving import serving
 
 pytestmark = pytest.mark.attack(kind="web")
@@ -53,13 +53,13 @@ class Site:
         self.requests[request.url.path, response.status_code] += 1
         return response
 
-    def read(self) -> Counter[tuple[str, int]]:
-        found, self.requests = self.requests, Counter()
-        return found
+    def take_requests(self) -> Counter[tuple[str, int]]:
+        requests, self.requests = self.requests, Counter()
+        return requests
 
 
 @asynccontextmanager
-async def website() -> AsyncIterator[Site]:
+async def serve_website() -> AsyncIterator[Site]:
     site = Site()
 
     async def take(request: Request) -> Response:
@@ -70,13 +70,13 @@ async def website() -> AsyncIterator[Site]:
         yield site
 
 
-def page(words: str) -> str:
-    return f"<html><body><h1>Pump</h1><p>{words}</p></body></html>"
+def page(text: str) -> str:
+    return f"<html><body><h1>Pump</h1><p>{text}</p></body></html>"
 
 
 def sitemap(site: Site, *entries: str, tag: str = "url", around: str = "urlset") -> Page:
-    inner = "".join(f"<{tag}>{entry}</{tag}>" for entry in entries)
-    text = f'<?xml version="1.0"?><{around} xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{inner}</{around}>'
+    items = "".join(f"<{tag}>{entry}</{tag}>" for entry in entries)
+    text = f'<?xml version="1.0"?><{around} xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{items}</{around}>'
     return lambda request: Response(text, media_type="application/xml")
 
 
@@ -85,7 +85,7 @@ def location(site: Site, path: str, modified: str = "") -> str:
 
 
 async def test_a_website_is_read_by_its_sitemaps_and_only_changed_pages_are_sent_again(tmp_path: Path) -> None:
-    async with website() as site, Rig(tmp_path, mcp_hosts=site.address) as rig:
+    async with serve_website() as site, Rig(tmp_path, mcp_hosts=site.address) as rig:
         site.pages |= {
             "/robots.txt": "User-agent: *\nDisallow: /private\n",
             "/a.html": page("zebraone"),
@@ -94,31 +94,31 @@ async def test_a_website_is_read_by_its_sitemaps_and_only_changed_pages_are_sent
             "/private/d": page("zebrafour"),
             "/latin": lambda _: Response("<p>Größe</p>".encode("latin-1"), media_type="text/html; charset=iso-8859-1"),
         }
-        inner = sitemap(
+        inner_sitemap = sitemap(
             site, location(site, "/c.php", "2026-01-05"), location(site, "/private/d"), location(site, "/b")
         )
-        packed = gzip.compress(inner(None).body)  # type: ignore[arg-type]
-        site.pages["/inner.xml.gz"] = lambda _: Response(packed, media_type="application/gzip")
+        packed_sitemap = gzip.compress(inner_sitemap(None).body)  # type: ignore[arg-type]
+        site.pages["/inner.xml.gz"] = lambda _: Response(packed_sitemap, media_type="application/gzip")
         index = sitemap(site, location(site, "/inner.xml.gz"), tag="sitemap", around="sitemapindex")
         site.pages["/sitemap.xml"] = index
         domain = await rig.domain()
         form = {"urls": [f"{site.url}/a.html", f"{site.url}/latin"], "sitemaps": [f"{site.url}/sitemap.xml"]}
         source = await make_source(rig, domain, mcp=None, website=form)
         await rig.taken_up(domain)
-        documents = {each["sourceUri"]: each for each in await documents_of(rig, domain)}
-        names = {uri.removeprefix(site.url): each["name"] for uri, each in documents.items()}
+        documents = {document["sourceUri"]: document for document in await documents_of(rig, domain)}
+        names = {uri.removeprefix(site.url): document["name"] for uri, document in documents.items()}
         assert names == {"/a.html": "a.html", "/latin": "latin.html", "/b": "b.html", "/c.php": "c.php.html"}
         assert documents[f"{site.url}/c.php"]["date"] == "2026-01-05"
-        [failed] = await items_of(rig, domain, source, failed=True)
-        assert "robots.txt" in failed["error"]["message"]
-        assert site.read()["/private/d", 200] == 0
+        [unreadable] = await items_of(rig, domain, source, failed=True)
+        assert "robots.txt" in unreadable["error"]["message"]
+        assert site.take_requests()["/private/d", 200] == 0
         hits = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "Größe"})
         assert hits["hits"][0]["documentName"] == "latin.html"
         site.pages["/b"] = page("zebrafive")
         source = await run_again(rig, domain, source)
-        asked = site.read()
-        assert (asked["/a.html", 304], asked["/b", 200]) == (1, 1)
-        assert not any(path == "/c.php" for path, _ in asked)  # its lastmod is unchanged
+        requests = site.take_requests()
+        assert (requests["/a.html", 304], requests["/b", 200]) == (1, 1)
+        assert not any(path == "/c.php" for path, _ in requests)  # its lastmod is unchanged
         assert source["counts"]["changed"] == 1
         del site.pages["/b"]
         source = await run_again(rig, domain, source)
@@ -127,23 +127,23 @@ async def test_a_website_is_read_by_its_sitemaps_and_only_changed_pages_are_sent
 
 
 async def test_a_page_changed_on_an_impossible_day_is_read(tmp_path: Path) -> None:
-    async with website() as site, Rig(tmp_path, mcp_hosts=site.address) as rig:
+    async with serve_website() as site, Rig(tmp_path, mcp_hosts=site.address) as rig:
         impossible = {"last-modified": "Mon, 01 Jan 99999999999 00:00:00 GMT", "content-type": HTML}
         site.pages["/a.html"] = lambda _: Response(page("zebraone"), headers=impossible)
         domain = await rig.domain()
         await make_source(rig, domain, mcp=None, website={"urls": [f"{site.url}/a.html"]})
         await rig.taken_up(domain)
-        assert [each["name"] for each in await documents_of(rig, domain)] == ["a.html"]
+        assert [document["name"] for document in await documents_of(rig, domain)] == ["a.html"]
 
 
 async def test_named_pages_beyond_the_limit_are_left_out_and_named_and_keep_their_documents(tmp_path: Path) -> None:
-    async with website() as site, Rig(tmp_path, mcp_hosts=site.address) as rig:
+    async with serve_website() as site, Rig(tmp_path, mcp_hosts=site.address) as rig:
         site.pages |= {"/a": page("zebraone"), "/b": page("zebratwo"), "/c": page("zebrathree")}
         domain = await rig.domain()
         form = {"urls": [f"{site.url}{path}" for path in ("/a", "/b", "/c")]}
         source = await make_source(rig, domain, mcp=None, website=form)
-        changed = await rig.ok("PATCH", f"/api/domains/{domain}/sources/{source['id']}", {"maxItems": 2})
-        source = await ended(rig, domain, changed["id"], source["endedAt"])
+        limited = await rig.ok("PATCH", f"/api/domains/{domain}/sources/{source['id']}", {"maxItems": 2})
+        source = await wait_for_end(rig, domain, limited["id"], source["endedAt"])
         assert source["counts"]["listed"] == 2
         assert any("more than 2" in note for note in source["notes"])
         assert len(await documents_of(rig, domain)) == 3
@@ -151,11 +151,11 @@ async def test_named_pages_beyond_the_limit_are_left_out_and_named_and_keep_thei
 
 async def test_a_hostile_site_costs_its_pages_and_reaches_nothing_else(tmp_path: Path) -> None:
     async with (
-        website() as site,
-        website() as other,
+        serve_website() as site,
+        serve_website() as outside_site,
         Rig(tmp_path, mcp_hosts=site.address, max_upload_bytes=1024 * 1024) as rig,
     ):
-        other.pages["/secret"] = page("zebrasecret")
+        outside_site.pages["/secret"] = page("zebrasecret")
 
         async def endless() -> AsyncIterator[bytes]:
             while True:
@@ -165,7 +165,7 @@ async def test_a_hostile_site_costs_its_pages_and_reaches_nothing_else(tmp_path:
         large = {"content-type": HTML, "content-length": str(2 * 1024**3)}
         site.pages |= {
             "/good": page("zebragood"),
-            "/out": lambda _: RedirectResponse(f"{other.url}/secret"),
+            "/out": lambda _: RedirectResponse(f"{outside_site.url}/secret"),
             "/metadata": lambda _: RedirectResponse("http://169.254.169.254/latest"),
             "/loop": lambda request: RedirectResponse("/loop?" + "x" * len(str(request.url))),
             "/inside": lambda _: RedirectResponse("/good2"),
@@ -178,17 +178,17 @@ async def test_a_hostile_site_costs_its_pages_and_reaches_nothing_else(tmp_path:
         }
         domain = await rig.domain()
         urls = [f"{site.url}{path}" for path in site.pages]
-        listed = sitemap(
-            site, location(site, "/good"), f"<loc>{other.url}/secret</loc>", "<loc>file:///etc/passwd</loc>"
+        site_map = sitemap(
+            site, location(site, "/good"), f"<loc>{outside_site.url}/secret</loc>", "<loc>file:///etc/passwd</loc>"
         )
-        site.pages["/sitemap.xml"] = listed
+        site.pages["/sitemap.xml"] = site_map
         form = {"urls": urls, "sitemaps": [f"{site.url}/sitemap.xml"]}
         source = await make_source(rig, domain, mcp=None, website=form)
-        documents = {each["name"] for each in await documents_of(rig, domain)}
+        documents = {document["name"] for document in await documents_of(rig, domain)}
         assert len(documents) == 2  # two addresses lead to the same page
-        assert other.read() == {}
-        failed = await items_of(rig, domain, source, failed=True)
-        errors = {each["uri"].removeprefix(site.url): each["error"] for each in failed}
+        assert outside_site.take_requests() == {}
+        failed_items = await items_of(rig, domain, source, failed=True)
+        errors = {item["uri"].removeprefix(site.url): item["error"] for item in failed_items}
         assert {path: error["code"] for path, error in errors.items()} == {
             "/broken": "SOURCE_ITEM_UNREADABLE",
             "/endless": "DOCUMENT_TOO_LARGE",
@@ -207,7 +207,7 @@ async def test_a_hostile_site_costs_its_pages_and_reaches_nothing_else(tmp_path:
             site.pages["/sitemap.xml"] = lambda _, bomb=bomb: Response(bomb, media_type="application/xml")  # type: ignore[misc]
             source = await run_again(rig, domain, source)
             assert source["problem"]["code"] == "SOURCE_UNREADABLE"
-        assert {each["name"] for each in await documents_of(rig, domain)} == documents
+        assert {document["name"] for document in await documents_of(rig, domain)} == documents
 
 
 async def test_addresses_and_folders_forbidden_for_admins_are_refused(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ async def test_addresses_and_folders_forbidden_for_admins_are_refused(tmp_path: 
     async with Rig(tmp_path, source_folders=f"{share},{tmp_path / 'own'}/{{domain}}") as rig:
         domain = await rig.domain(mcpServers={"library": {"type": "http", "url": "https://mcp.example/"}})
         path = f"/api/domains/{domain}/sources"
-        refused: list[tuple[Json, str]] = [
+        forms: list[tuple[Json, str]] = [
             ({"website": {"urls": ["http://127.0.0.1:9/x"]}}, "not https"),
             ({"website": {"urls": ["file:///etc/passwd"]}}, "no https:// address"),
             ({"website": {"urls": ["https://user@example.org/"]}}, "a name stands before its host"),
@@ -233,16 +233,16 @@ async def test_addresses_and_folders_forbidden_for_admins_are_refused(tmp_path: 
             ({}, "exactly one"),
             ({"folder": {"path": str(share)}, "labels": ["a,b"]}, "a label has"),
         ]
-        for form, said in refused:
+        for form, problem in forms:
             status, code, message = await rig.refused("POST", path, {"name": "X", **form})
             assert (status, code) == (422, "VALIDATION_ERROR"), form
-            assert said in message
-        own = tmp_path / "own" / domain
-        own.mkdir(parents=True)
-        (own / "note.md").write_text("Twelve bar.")
-        source = await make_source(rig, domain, mcp=None, folder={"path": str(own)})
+            assert problem in message
+        own_folder = tmp_path / "own" / domain
+        own_folder.mkdir(parents=True)
+        (own_folder / "note.md").write_text("Twelve bar.")
+        source = await make_source(rig, domain, mcp=None, folder={"path": str(own_folder)})
         assert source["counts"]["changed"] == 1
-        assert (await rig.refused("POST", path, {"name": "Library", "folder": {"path": str(own)}}))[
+        assert (await rig.refused("POST", path, {"name": "Library", "folder": {"path": str(own_folder)}}))[
             1
         ] == "SOURCE_EXISTS"
         linked = await make_source(rig, domain, name="L", mcp=None, folder={"path": str(share / "way")})
@@ -262,23 +262,23 @@ async def test_files_of_a_folder_are_read_without_following_links(tmp_path: Path
     async with Rig(tmp_path, source_folders=str(share)) as rig:
         domain = await rig.domain(folderLabels={"sources/Share/hr": ["hr"]})
         source = await make_source(rig, domain, name="Share", mcp=None, folder={"path": str(share)})
-        documents = {each["name"]: each for each in await documents_of(rig, domain)}
+        documents = {document["name"]: document for document in await documents_of(rig, domain)}
         assert set(documents) == {"a.md", "b.md"}
         assert documents["b.md"]["folderLabels"] == ["hr"]
         assert documents["b.md"]["sourceUri"] == f"{share}/hr/b.md"
-        [failed] = await items_of(rig, domain, source, failed=True)
-        assert failed["name"] == "hard.md"
+        [hard_linked] = await items_of(rig, domain, source, failed=True)
+        assert hard_linked["name"] == "hard.md"
         assert "link.md: it is a link" in " ".join(source["notes"])
         (share / "a.md").write_text("Alpha lion.")
         (share / "hr" / "b.md").rename(share / "hr" / "c.md")
         source = await run_again(rig, domain, source)
         assert (source["counts"]["changed"], source["counts"]["removed"]) == (2, 1)
-        again = {each["name"]: each["id"] for each in await documents_of(rig, domain)}
-        assert again["a.md"] == documents["a.md"]["id"]
+        ids_by_name = {document["name"]: document["id"] for document in await documents_of(rig, domain)}
+        assert ids_by_name["a.md"] == documents["a.md"]["id"]
         share.rename(tmp_path / "unmounted")
         source = await run_again(rig, domain, source)
         assert "does not exist" in source["problem"]["message"]
-        assert len(await documents_of(rig, domain)) == len(again)
+        assert len(await documents_of(rig, domain)) == len(ids_by_name)
 
 
 @pytest.mark.parametrize(

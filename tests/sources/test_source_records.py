@@ -15,21 +15,25 @@ async def test_a_bundle_imports_sources_disabled_and_without_an_erased_owner(tmp
         domain = await rig.domain()
         ann = bearer(await make_key(rig, "ann", "admin", domain))
         path = f"/api/domains/{domain}/sources"
-        made = await rig.http.post(path, json=MANUAL, headers=ann)
-        assert made.status_code == 201, made.text
-        assert made.json()["ownerId"] == "ann"
+        created = await rig.http.post(path, json=MANUAL, headers=ann)
+        assert created.status_code == 201, created.text
+        assert created.json()["ownerId"] == "ann"
         as_operator(rig)
         bundle = (await rig.http.get(f"/api/domains/{domain}/bundle")).content
         report = await bring(rig, bundle)
         assert [difference["subject"] for difference in report["differences"] if difference["kind"] == "source"] == [
             "Manual"
         ]
-        (copied,) = (await rig.ok("GET", f"/api/domains/{report['domainId']}/sources"))["items"]
-        assert (copied["enabled"], copied["labels"], copied["website"]) == (False, ["board"], made.json()["website"])
-        assert "disabled until an admin completes it" in copied["notes"][0]
+        (imported,) = (await rig.ok("GET", f"/api/domains/{report['domainId']}/sources"))["items"]
+        assert (imported["enabled"], imported["labels"], imported["website"]) == (
+            False,
+            ["board"],
+            created.json()["website"],
+        )
+        assert "disabled until an admin completes it" in imported["notes"][0]
         await rig.ok("DELETE", "/api/users/ann")
-        (left,) = (await rig.ok("GET", path))["items"]
-        assert left["ownerId"].startswith("#")
+        (remaining,) = (await rig.ok("GET", path))["items"]
+        assert remaining["ownerId"].startswith("#")
 
 
 async def test_the_command_line_creates_lists_and_removes_sources(tmp_path: Path) -> None:
@@ -37,17 +41,17 @@ async def test_the_command_line_creates_lists_and_removes_sources(tmp_path: Path
         domain = await rig.domain()
 
     def ok(*arguments: str) -> str:
-        done = run(tmp_path, "sources", *arguments, "--domain", domain)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        result = run(tmp_path, "sources", *arguments, "--domain", domain)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
-    added = ok("add-website", "Manual", "https://docs.example/a", "--label", "board")
-    source = added.split("\t")[0]
+    output = ok("add-website", "Manual", "https://docs.example/a", "--label", "board")
+    source = output.split("\t")[0]
     assert "website" in ok("list")
     assert '"labels": [' in ok("list", "--json")
     ok("pause", source)
-    refused = run(tmp_path, "sources", "add-folder", "Share", "/etc", "--domain", domain)
-    assert refused.returncode == 1
-    assert "AGENTIC_RAG_SOURCE_FOLDERS" in refused.stderr
+    refusal = run(tmp_path, "sources", "add-folder", "Share", "/etc", "--domain", domain)
+    assert refusal.returncode == 1
+    assert "AGENTIC_RAG_SOURCE_FOLDERS" in refusal.stderr
     ok("remove", source, "--documents", "keep")
     assert source not in ok("list")

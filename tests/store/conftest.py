@@ -27,10 +27,10 @@ needs_postgresql = pytest.mark.skipif(not BINARIES, reason="PostgreSQL: no serve
 
 
 def _run(*command: str | Path, user: str | None) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         command, user=user, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=START_SECONDS
     )
-    assert done.returncode == 0, done.stderr.decode()
+    assert process.returncode == 0, process.stderr.decode()
 
 
 class PostgresqlServer:
@@ -45,8 +45,8 @@ class PostgresqlServer:
         self.url = f"postgresql://rag@127.0.0.1:{self._port}/postgres"
         if self._user is not None:
             shutil.chown(folder, self._user)
-        made = ("-D", folder / "data", "-U", "rag", "-A", "trust", "-E", "UTF8", "-N")
-        _run(BINARIES[-1] / "initdb", *made, user=self._user)
+        options = ("-D", folder / "data", "-U", "rag", "-A", "trust", "-E", "UTF8", "-N")
+        _run(BINARIES[-1] / "initdb", *options, user=self._user)
 
     def start(self) -> None:
         options = f"-p {self._port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
@@ -89,11 +89,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the place of a database. PostgreSQL's may hold rows of earlier tests (see ``database``)."""
     if request.param == "sqlite":
         return str(tmp_path / "store.db")
-    found: str = request.getfixturevalue("postgresql_url")
-    return found
+    server_url: str = request.getfixturevalue("postgresql_url")
+    return server_url
 
 
-def empty(conn: Connection) -> None:
+def delete_rows(conn: Connection) -> None:
     """Delete all rows of a PostgreSQL database in one round trip."""
     deletions = " ".join(f"DELETE FROM {name};" for name in METADATA.tables)
     conn.exec_driver_sql(f"DO $$ BEGIN {deletions} END $$")
@@ -107,7 +107,7 @@ async def database(url: str) -> AsyncIterator[Database]:
     database = await Database.open(url)
     try:
         if is_server(url):
-            await database.write(empty)
+            await database.write(delete_rows)
         yield database
     finally:
         await database.aclose()

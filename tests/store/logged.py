@@ -13,8 +13,12 @@ Logged = tuple[str, int, bytes]
 def batches(*events: Logged) -> list[EventBatch]:
     """Return events as batches, those of a turn in order."""
 
-    def of(turn_id: str, some: Iterable[Logged]) -> Iterable[EventBatch]:
-        whole = ConversationId("")  # none of them is in the short form
-        return batches_of(TurnId(turn_id), [(seq, payload) for _, seq, payload in some], whole)
+    def batches_of_turn(turn_id: str, turn_events: Iterable[Logged]) -> Iterable[EventBatch]:
+        no_conversation = ConversationId("")  # none of them is in the short form
+        return batches_of(TurnId(turn_id), [(seq, payload) for _, seq, payload in turn_events], no_conversation)
 
-    return [batch for turn_id, some in groupby(events, lambda event: event[0]) for batch in of(turn_id, some)]
+    return [
+        batch
+        for turn_id, turn_events in groupby(events, lambda event: event[0])
+        for batch in batches_of_turn(turn_id, turn_events)
+    ]

@@ -102,7 +102,7 @@ def payload(ref: str = "ref_1", session_id: str = "sess_1") -> PayloadRecord:
     )
 
 
-def spent(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) -> UsageRecord:
+def usage_record(usage_id: str = "usage_1", session_id: str = "sess_1", **fields: Any) -> UsageRecord:
     defaults: dict[str, Any] = {
         "id": usage_id,
         "session_id": session_id,

@@ -27,8 +27,8 @@ async def test_an_unmodified_audit_chain_is_valid(database: Database) -> None:
 
 def forge_appended(conn: Connection) -> None:
     """Insert a row with a valid hash, without moving the head."""
-    (last,) = audit.page(conn, 1)
-    forged = last.replace(seq=last.seq + 1, previous=last.hash, actor="mallory")
+    (last_row,) = audit.page(conn, 1)
+    forged = last_row.replace(seq=last_row.seq + 1, previous=last_row.hash, actor="mallory")
     forged.replace(hash=audit.digest(forged)).insert(conn)
 
 
@@ -84,7 +84,7 @@ async def test_tampering_with_the_audit_chain_is_detected(sqlite: Database, kind
 
 async def test_a_rewritten_audit_chain_is_detected_by_an_earlier_head(sqlite: Database) -> None:
     await sqlite.write(fill)
-    noted = (await sqlite.read(check)).head
+    earlier_head = (await sqlite.read(check)).head
 
     def rewrite(conn: Connection) -> None:
         for name in ("audit", "audit_head"):
@@ -94,7 +94,7 @@ async def test_a_rewritten_audit_chain_is_detected_by_an_earlier_head(sqlite: Da
 
     await sqlite.write(rewrite)
     assert (await sqlite.read(check)).problems == ()
-    assert (await sqlite.read(lambda conn: check(conn, noted))).problems
+    assert (await sqlite.read(lambda conn: check(conn, earlier_head))).problems
 
 
 async def test_a_change_that_is_undone_leaves_no_row(database: Database) -> None:
@@ -108,8 +108,8 @@ async def test_a_change_that_is_undone_leaves_no_row(database: Database) -> None
 
 
 async def test_odd_text_is_kept_and_bounded(database: Database) -> None:
-    odd = "\ud800\x00\n" + "x" * 10_000
-    await database.write(lambda conn: append(conn, Entry(odd, odd, odd, details={"name": "\ud800 ü"})))
+    odd_text = "\ud800\x00\n" + "x" * 10_000
+    await database.write(lambda conn: append(conn, Entry(odd_text, odd_text, odd_text, details={"name": "\ud800 ü"})))
     (row,) = await database.read(lambda conn: audit.page(conn, 5))
     assert len(row.target) == audit.MAX_TEXT
     assert (await database.read(check)).problems == ()

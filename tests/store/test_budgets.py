@@ -23,7 +23,7 @@ COST = 100
 HARD = 2000
 
 
-def budget(**changes: object) -> BudgetRecord:
+def make_budget(**changes: object) -> BudgetRecord:
     values: dict[str, object] = {
         "id": new_id("bud"),
         "scope": Scope.DOMAIN,
@@ -38,7 +38,7 @@ def budget(**changes: object) -> BudgetRecord:
     return BudgetRecord(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def spent(tokens: int) -> UsageRecord:
+def make_usage(tokens: int) -> UsageRecord:
     return UsageRecord(
         id=new_id("usage"),
         session_id=SessionId("sess_a"),
@@ -54,7 +54,7 @@ def spent(tokens: int) -> UsageRecord:
     )
 
 
-async def opened(url: str) -> tuple[Database, Spending]:
+async def open_spending(url: str) -> tuple[Database, Spending]:
     database = await Database.open(url)
     spending = Spending(database)
     await spending.refresh()
@@ -62,65 +62,67 @@ async def opened(url: str) -> tuple[Database, Spending]:
 
 
 async def test_two_processes_do_not_exceed_a_budget_together(database: Database, url: str) -> None:
-    await database.write(lambda conn: budgets.put(conn, budget()))
+    await database.write(lambda conn: budgets.put(conn, make_budget()))
     shared = database.shared
-    others = [await opened(url) for _ in range(2)] if shared else [(database, Spending(database))] * 2
-    for _, spending in others:
+    processes = [await open_spending(url) for _ in range(2)] if shared else [(database, Spending(database))] * 2
+    for _, spending in processes:
         await spending.refresh()
-    most = 0
+    most_running = 0
     running = 0
-    refused: list[BudgetExceeded] = []
-    done: list[int] = []
+    refusals: list[BudgetExceeded] = []
+    paid_calls: list[int] = []
 
     async def call(number: int) -> None:
-        nonlocal most, running
-        base, spending = others[number % 2]
+        nonlocal most_running, running
+        base, spending = processes[number % 2]
         account = spending.account(PAYER)
         try:
             await account.reserve(REQUEST, 60, tokens=0)
         except BudgetExceeded as exc:
-            refused.append(exc)
+            refusals.append(exc)
             return
         running += 1
-        most = max(most, running)
+        most_running = max(most_running, running)
         await anyio.lowlevel.checkpoint()
         running -= 1
 
-        def store(conn: Connection) -> None:
-            usage.put(conn, [spent(COST)])
+        def store_usage(conn: Connection) -> None:
+            usage.put(conn, [make_usage(COST)])
             account.release(conn)
 
-        await base.write(store)
+        await base.write(store_usage)
         account.settle()
-        done.append(number)
+        paid_calls.append(number)
 
     try:
         with anyio.fail_after(240):
             async with anyio.create_task_group() as tasks:
                 for number in range(50):
                     tasks.start_soon(call, number)
-        assert len(done) == HARD // COST, "each that could be paid was let through"
-        assert most * 500 <= HARD, "what is reserved counts like what is spent"
-        assert len(refused) == 50 - len(done)
-        assert not any(each.retryable for each in refused), "they waited for what was reserved, then nothing was left"
+        assert len(paid_calls) == HARD // COST, "each that could be paid was let through"
+        assert most_running * 500 <= HARD, "what is reserved counts like what is spent"
+        assert len(refusals) == 50 - len(paid_calls)
+        assert not any(refusal.retryable for refusal in refusals), (
+            "they waited for what was reserved, then nothing was left"
+        )
         assert await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a")) == []
     finally:
         if shared:
-            for base, _ in others:
+            for base, _ in processes:
                 await base.aclose()
 
 
 async def test_account_locks_are_reentrant_and_block_others(database: Database) -> None:
-    await database.write(lambda conn: budgets.put(conn, budget(hard="100")))
+    await database.write(lambda conn: budgets.put(conn, make_budget(hard="100")))
     spending = Spending(database, patience=0)
     await spending.refresh()
     turn = spending.account(PAYER, "turn_1")
     compaction = turn.begin_job()
     for account in (turn, turn, compaction, compaction):
         await account.reserve(REQUEST, 60, tokens=0)
-    with pytest.raises(BudgetExceeded) as caught:
+    with pytest.raises(BudgetExceeded) as refusal:
         await spending.account(PAYER).reserve(REQUEST, 60, tokens=0)
-    assert caught.value.retryable
+    assert refusal.value.retryable
     await compaction.aclose()
     rows = await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a"))
     assert [row.turn_id for row in rows] == ["turn_1"] * 2, "what the turn has reserved stays"
@@ -131,7 +133,7 @@ async def test_account_locks_are_reentrant_and_block_others(database: Database) 
 async def test_only_the_reservation_of_an_unpaid_last_call_is_released(
     database: Database,
 ) -> None:
-    await database.write(lambda conn: budgets.put(conn, budget()))
+    await database.write(lambda conn: budgets.put(conn, make_budget()))
     spending = Spending(database)
     await spending.refresh()
     account = spending.account(PAYER, "turn_1")
@@ -139,38 +141,38 @@ async def test_only_the_reservation_of_an_unpaid_last_call_is_released(
         await account.reserve(REQUEST, 60, tokens=tokens)
     await account.release_unused()
     await account.release_unused()
-    (left,) = await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a"))
-    assert left.sent == 1100, "that of the call before, which broke off"
+    (reservation,) = await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a"))
+    assert reservation.sent == 1100, "that of the call before, which broke off"
     await account.aclose()
     assert await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a")) == []
 
 
 async def test_a_call_of_a_model_without_a_price_has_an_unknown_cost(database: Database) -> None:
     price = Price("", Decimal(1), Decimal(1), Decimal(1), Decimal(1))
-    await database.write(lambda conn: budgets.put(conn, budget(unit=Unit.MONEY, hard="1")))
+    await database.write(lambda conn: budgets.put(conn, make_budget(unit=Unit.MONEY, hard="1")))
     spending = Spending(database, Prices("USD", {"scripted-1": [price]}))
     await spending.refresh()
     account = spending.account(PAYER)
     await account.reserve(REQUEST, 60, tokens=0)
     await account.release_unused()
-    stranger, silent = spent(COST).replace(model="stranger-2"), spent(0).replace(model="silent-3")
-    await database.write(lambda conn: usage.put(conn, [silent]))
+    unpriced, unused = make_usage(COST).replace(model="stranger-2"), make_usage(0).replace(model="silent-3")
+    await database.write(lambda conn: usage.put(conn, [unused]))
     await account.reserve(REQUEST, 60, tokens=0)
-    await database.write(lambda conn: usage.put(conn, [stranger]))
-    with pytest.raises(BudgetUnpriced) as caught:
+    await database.write(lambda conn: usage.put(conn, [unpriced]))
+    with pytest.raises(BudgetUnpriced) as refusal:
         await account.reserve(REQUEST, 60, tokens=0)
-    assert caught.value.model == "stranger-2", "what to name a price for"
+    assert refusal.value.model == "stranger-2", "what to name a price for"
     priced = Spending(database, Prices("USD", {"scripted-1": [price], "stranger-2": [price]}))
     await priced.refresh()
     await priced.account(PAYER).reserve(REQUEST, 60, tokens=0)
 
 
 async def test_a_reservation_expires(database: Database) -> None:
-    await database.write(lambda conn: budgets.put(conn, budget(hard="100")))
+    await database.write(lambda conn: budgets.put(conn, make_budget(hard="100")))
     spending = Spending(database)
     await spending.refresh()
-    lost: Account = spending.account(PAYER)
-    await lost.reserve(REQUEST, -1, tokens=0)
+    account: Account = spending.account(PAYER)
+    await account.reserve(REQUEST, -1, tokens=0)
     assert await database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_a")) == []
     await spending.account(PAYER).reserve(REQUEST, 60, tokens=0)
     rows = await database.read(lambda conn: budgets.list_reserved(conn, Scope.USER, "mia"))
@@ -178,28 +180,28 @@ async def test_a_reservation_expires(database: Database) -> None:
 
 
 async def test_daily_sums_equal_the_rows(database: Database) -> None:
-    rows = [spent(1), spent(2), spent(3)]
+    rows = [make_usage(1), make_usage(2), make_usage(3)]
     await database.write(lambda conn: usage.put(conn, rows))
-    await database.write(lambda conn: usage.put(conn, [spent(4)]))
+    await database.write(lambda conn: usage.put(conn, [make_usage(4)]))
     for scope, subject in ((Scope.DOMAIN, "dom_a"), (Scope.USER, "mia"), (Scope.KEY, "key_1")):
-        (found,) = await database.read(lambda conn, s=scope, i=subject: usage.day_sums(conn, s, i, ""))  # type: ignore[misc]
-        assert (found.day, found.model, found.input) == (rows[0].created_at[:10], "scripted-1", 10)
+        (day_sum,) = await database.read(lambda conn, s=scope, i=subject: usage.day_sums(conn, s, i, ""))  # type: ignore[misc]
+        assert (day_sum.day, day_sum.model, day_sum.input) == (rows[0].created_at[:10], "scripted-1", 10)
     await database.write(lambda conn: usage.rename_user(conn, "mia", "#7"))
     assert await database.read(lambda conn: usage.day_sums(conn, Scope.USER, "mia", "")) == []
-    (renamed,) = await database.read(lambda conn: usage.day_sums(conn, Scope.USER, "#7", ""))
-    assert renamed.input == 10
+    (renamed_sum,) = await database.read(lambda conn: usage.day_sums(conn, Scope.USER, "#7", ""))
+    assert renamed_sum.input == 10
 
 
 async def test_a_budget_for_one_subject_overrides_the_budget_for_all(database: Database) -> None:
-    each = budget(subject="*", hard="5")
-    own = budget(hard="7")
-    monthly = budget(subject="*", period=Period.MONTH, hard="9")
-    for one in (each, own, monthly):
-        await database.write(lambda conn, one=one: budgets.put(conn, one))  # type: ignore[misc]
-    again = await database.write(lambda conn: budgets.put(conn, budget(hard="8")))
-    assert again.id == own.id
-    found = await database.write(lambda conn: budgets.lock(conn, PAYER))
-    assert {(one.subject, one.period, one.hard) for one in found} == {
+    for_all = make_budget(subject="*", hard="5")
+    for_domain = make_budget(hard="7")
+    monthly = make_budget(subject="*", period=Period.MONTH, hard="9")
+    for record in (for_all, for_domain, monthly):
+        await database.write(lambda conn, record=record: budgets.put(conn, record))  # type: ignore[misc]
+    updated = await database.write(lambda conn: budgets.put(conn, make_budget(hard="8")))
+    assert updated.id == for_domain.id
+    applied = await database.write(lambda conn: budgets.lock(conn, PAYER))
+    assert {(record.subject, record.period, record.hard) for record in applied} == {
         ("dom_a", Period.DAY, "8"),
         ("*", Period.MONTH, "9"),
     }

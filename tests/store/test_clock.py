@@ -19,8 +19,8 @@ from .records import turn
 def test_ids_are_prefixed_and_unique() -> None:
     ids = [new_id("turn") for _ in range(2000)]
     assert len(set(ids)) == 2000
-    assert all(re.fullmatch(r"turn_[0-9a-hjkmnp-tv-z]{26}", one) for one in ids)
-    assert [one[:15] for one in ids] == sorted(one[:15] for one in ids)
+    assert all(re.fullmatch(r"turn_[0-9a-hjkmnp-tv-z]{26}", ident) for ident in ids)
+    assert [ident[:15] for ident in ids] == sorted(ident[:15] for ident in ids)
 
 
 def test_times_are_utc_with_milliseconds() -> None:
@@ -28,14 +28,14 @@ def test_times_are_utc_with_milliseconds() -> None:
 
 
 def test_ids_of_a_process_sort_by_creation() -> None:
-    made = [new_id("turn") for _ in range(5_000)]
-    assert made == sorted(set(made))
+    ids = [new_id("turn") for _ in range(5_000)]
+    assert ids == sorted(set(ids))
 
 
 def test_later_ids_sort_after_the_first_id_of_a_time() -> None:
-    first, made = first_id("turn", seconds_of(now())), new_id("turn")
-    assert first <= made < first_id("turn", time.time() + 60)
-    assert len(first) == len(made)
+    lowest, ident = first_id("turn", seconds_of(now())), new_id("turn")
+    assert lowest <= ident < first_id("turn", time.time() + 60)
+    assert len(lowest) == len(ident)
     assert first_id("turn", -1) == first_id("turn", 0) == "turn_" + "0" * 26
 
 
@@ -44,10 +44,10 @@ def test_a_day_begins_at_midnight_utc() -> None:
 
 
 async def test_ids_sort_after_stored_ones_although_the_clock_was_set_back(tmp_path: Path) -> None:
-    path, stored = tmp_path / "store.db", first_id("turn", time.time() + 600)
+    path, stored_id = tmp_path / "store.db", first_id("turn", time.time() + 600)
     prepare_file(path)
     database = await Database.open(path)
-    await database.write(lambda conn: turn(stored).insert(conn))
+    await database.write(lambda conn: turn(stored_id).insert(conn))
     await database.aclose()
     script = f"""
 import anyio
@@ -64,7 +64,7 @@ async def main():
 anyio.run(main)
 """
     before, after = run(script).split()
-    assert before < stored < after
+    assert before < stored_id < after
 
 
 def test_a_small_step_back_of_the_clock_is_not_visible_in_times() -> None:
@@ -83,8 +83,8 @@ print(first <= now())
 
 
 def run(script: str) -> str:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
-    return done.stdout.strip()
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    return process.stdout.strip()
 
 
 @pytest.mark.parametrize("text", ["", "turn_", "turn_short", "turn_" + "u" * 26, "turn_" + "é" * 26, "no id at all"])

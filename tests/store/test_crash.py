@@ -22,16 +22,16 @@ def _write_and_kill(url: str, session_id: str, lines: int) -> int:
             line = writer.stdout.readline()
             assert line, "the writer ended by itself"
         writer.kill()
-        rest = [line, *writer.stdout.readlines()]
-    return max(int(text) for text in rest if text.endswith("\n"))
+        lines_left = [line, *writer.stdout.readlines()]
+    return max(int(text) for text in lines_left if text.endswith("\n"))
 
 
-async def _stored(url: str, session_id: str) -> tuple[int, int, int]:
+async def _count_stored(url: str, session_id: str) -> tuple[int, int, int]:
     def counts(conn: Connection) -> tuple[int, int, int]:
-        found = sessions.get(conn, SessionId(session_id))
-        assert found is not None
+        session = sessions.get(conn, SessionId(session_id))
+        assert session is not None
         return (
-            found.last_seq,
+            session.last_seq,
             len(sessions.transcript(conn, SessionId(session_id))),
             run_events.last_seq(conn, TurnId(session_id)),
         )
@@ -46,6 +46,6 @@ async def _stored(url: str, session_id: str) -> tuple[int, int, int]:
 def test_kill_9_loses_no_acknowledged_write_and_leaves_no_partial_one(url: str) -> None:
     for lines in (1, 40, 7, 150):
         acknowledged = _write_and_kill(url, "sess_killed", lines)
-        last_seq, messages, last_event = anyio.run(_stored, url, "sess_killed")
+        last_seq, messages, last_event = anyio.run(_count_stored, url, "sess_killed")
         assert last_seq >= acknowledged
         assert (messages, last_event) == (last_seq, 2 * last_seq + 1)

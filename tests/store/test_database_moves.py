@@ -32,9 +32,9 @@ SAID_ANEW = ("origin/", "audit/", "audit_head/", "domains/", "documents/")
 
 @pytest.fixture(autouse=True)
 def private_files() -> Iterator[None]:
-    before = os.umask(0o077)
+    umask_before = os.umask(0o077)
     yield
-    os.umask(before)
+    os.umask(umask_before)
 
 
 @pytest.fixture
@@ -60,27 +60,27 @@ def records(backup: Path) -> dict[str, bytes]:
 
 @pytest.mark.sqlite("begins with a file")
 async def test_a_move_from_sqlite_to_postgresql_and_back_keeps_every_row(tmp_path: Path, fresh_url: str) -> None:
-    first, second, third = (tmp_path / f"{name}.tar.zst" for name in ("first", "second", "third"))
+    first_backup, second_backup, third_backup = (tmp_path / f"{name}.tar.zst" for name in ("first", "second", "third"))
     choice = BackupOptions(with_key=True)
     data = await fill(tmp_path / "one")
-    await make_backup(data / "agentic-rag.db", data, first, choice)
+    await make_backup(data / "agentic-rag.db", data, first_backup, choice)
 
-    moved = tmp_path / "two" / "data"
-    await restore(Plan(first, moved, fresh_url))
+    moved_data = tmp_path / "two" / "data"
+    await restore(Plan(first_backup, moved_data, fresh_url))
     settings = settings_for(tmp_path / "two", database_url=fresh_url)
     assert await examine(settings, False) == []
-    assert not (moved / "agentic-rag.db").exists()
-    await make_backup(fresh_url, moved, second, choice)
+    assert not (moved_data / "agentic-rag.db").exists()
+    await make_backup(fresh_url, moved_data, second_backup, choice)
 
-    back = tmp_path / "three" / "data"
-    await restore(Plan(second, back, back / "agentic-rag.db"))
+    returned_data = tmp_path / "three" / "data"
+    await restore(Plan(second_backup, returned_data, returned_data / "agentic-rag.db"))
     assert await examine(settings_for(tmp_path / "three"), False) == []
-    await make_backup(back / "agentic-rag.db", back, third, choice)
+    await make_backup(returned_data / "agentic-rag.db", returned_data, third_backup, choice)
 
-    assert records(first) == records(second) == records(third)
-    assert len(records(first)) > 8
+    assert records(first_backup) == records(second_backup) == records(third_backup)
+    assert len(records(first_backup)) > 8
     with pytest.raises(BackupRefused, match="database is not empty"):
-        await restore(Plan(first, tmp_path / "four" / "data", fresh_url))
+        await restore(Plan(first_backup, tmp_path / "four" / "data", fresh_url))
     async with Rig(tmp_path / "two", say("On the server too."), database_url=fresh_url) as rig:
         conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
         items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
@@ -89,19 +89,19 @@ async def test_a_move_from_sqlite_to_postgresql_and_back_keeps_every_row(tmp_pat
 
 
 async def test_leases_replicas_and_signals_are_not_restored(tmp_path: Path, fresh_url: str) -> None:
-    def live(conn: Connection) -> None:
+    def add_live_rows(conn: Connection) -> None:
         assert leases.take(conn, "a job", "run_dead", 3600.0)
         assert replicas.join(conn, "one", "run_dead", "1", "")
         signals.send(conn, SignalKind.ACCESS)
 
     data = await fill(tmp_path / "one", database_url=fresh_url)
     database = await Database.open(fresh_url)
-    await database.write(live)
+    await database.write(add_live_rows)
     await database.aclose()
     await make_backup(fresh_url, data, tmp_path / "b.tar.zst", BackupOptions(with_key=True))
-    copy = tmp_path / "two" / "data"
-    await restore(Plan(tmp_path / "b.tar.zst", copy, copy / "agentic-rag.db"))
-    rows = read_rows(copy / "agentic-rag.db")
+    restored_data = tmp_path / "two" / "data"
+    await restore(Plan(tmp_path / "b.tar.zst", restored_data, restored_data / "agentic-rag.db"))
+    rows = read_rows(restored_data / "agentic-rag.db")
     assert {name: rows[name] for name in ("leases", "replicas", "signals")} == {
         "leases": [],
         "replicas": [],
@@ -119,7 +119,7 @@ async def test_a_restore_interrupted_after_its_transaction_restarts_on_postgresq
     class _Killed(Exception):
         pass
 
-    def die(place: str) -> None:
+    def stop_at_load(place: str) -> None:
         if place == "restore.loaded":
             raise _Killed
 
@@ -127,7 +127,7 @@ async def test_a_restore_interrupted_after_its_transaction_restarts_on_postgresq
     backup = tmp_path / "b.tar.zst"
     await make_backup(data / "agentic-rag.db", data, backup, BackupOptions(with_key=True))
     plan = Plan(backup, tmp_path / "two" / "data", fresh_url)
-    with pytest.raises(_Killed), failpoints.heard_by(die):
+    with pytest.raises(_Killed), failpoints.heard_by(stop_at_load):
         await restore(plan)
     await restore(plan)
     assert await examine(settings_for(tmp_path / "two", database_url=fresh_url), False) == []
@@ -138,20 +138,20 @@ async def test_a_restore_interrupted_after_its_transaction_restarts_on_postgresq
 
 @pytest.mark.nightly("backup/test_upgrades.py does the same with a file every time")
 async def test_a_postgresql_upgrade_is_rehearsed_backed_up_and_reverted(tmp_path: Path, fresh_url: str) -> None:
-    later = make_later(tmp_path / "migrations")
+    later_migrations = make_later(tmp_path / "migrations")
     settings = settings_for(tmp_path, database_url=fresh_url)
     data = await fill(tmp_path, database_url=fresh_url)
     before = tmp_path / "before.tar.zst"
     await make_backup(fresh_url, data, before, BackupOptions())
-    done = await rehearse(settings, later)
-    assert (done.steps[0][0], done.changes, done.findings) == (NEXT, ["probe.who is new (text)"], [])
+    rehearsal = await rehearse(settings, later_migrations)
+    assert (rehearsal.steps[0][0], rehearsal.changes, rehearsal.findings) == (NEXT, ["probe.who is new (text)"], [])
     assert await find_revision(fresh_url) == migrations.HEAD
-    await (await open_database(settings, later)).aclose()
+    await (await open_database(settings, later_migrations)).aclose()
     assert await find_revision(fresh_url) == NEXT
-    way = await look_back(settings, find_before(data), later)
-    assert way.header.database == "postgresql"
-    assert "domains" not in [name for name, _, _ in way.lost]
-    await go_back(settings, way, later)
+    way_back = await look_back(settings, find_before(data), later_migrations)
+    assert way_back.header.database == "postgresql"
+    assert "domains" not in [name for name, _, _ in way_back.lost]
+    await go_back(settings, way_back, later_migrations)
     assert await find_revision(fresh_url) == migrations.HEAD
     after = tmp_path / "after.tar.zst"
     await make_backup(fresh_url, data, after, BackupOptions())

@@ -17,48 +17,48 @@ PATIENCE = 240
 LONG_AGO = "2000-01-01T00:00:00.000Z"
 
 
-async def nothing() -> None:
+async def do_nothing() -> None:
     pass
 
 
 async def test_a_single_process_runs_the_job(sqlite: Database) -> None:
-    done: list[str] = []
+    runs: list[str] = []
 
     async def work() -> None:
-        done.append("x")
+        runs.append("x")
 
     for owner in ("a", "b"):
         await ExclusiveJobs(sqlite, owner).run("looking", work, 3600)
-    assert done == ["x", "x"]
+    assert runs == ["x", "x"]
 
 
 @needs_postgresql
 async def test_one_of_two_servers_runs_a_job_once_per_interval(shared: Database) -> None:
     a, b = ExclusiveJobs(shared, "a"), ExclusiveJobs(shared, "b")
-    began, may_end = anyio.Event(), anyio.Event()
-    done: list[str] = []
+    has_started, may_end = anyio.Event(), anyio.Event()
+    runners: list[str] = []
 
-    async def slow() -> None:
-        began.set()
+    async def work_slowly() -> None:
+        has_started.set()
         await may_end.wait()
-        done.append("a")
+        runners.append("a")
 
-    async def other() -> None:
-        done.append("b")
+    async def work() -> None:
+        runners.append("b")
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(a.run, "looking", slow, 3600)
+        tasks.start_soon(a.run, "looking", work_slowly, 3600)
         with anyio.fail_after(PATIENCE):
-            await began.wait()
-        await b.run("looking", other)
-        await b.run("something else", nothing)
+            await has_started.wait()
+        await b.run("looking", work)
+        await b.run("something else", do_nothing)
         may_end.set()
-    await b.run("looking", other)
-    await a.run("looking", other)
-    assert done == ["a"]
+    await b.run("looking", work)
+    await a.run("looking", work)
+    assert runners == ["a"]
     await shared.write(lambda conn: conn.execute(update(LEASES).values(until=LONG_AGO)).close())
-    await b.run("looking", other)
-    assert done == ["a", "b"]
+    await b.run("looking", work)
+    assert runners == ["a", "b"]
 
 
 @needs_postgresql
@@ -68,32 +68,32 @@ async def test_a_job_that_failed_is_free_at_once(shared: Database) -> None:
 
     with pytest.raises(ValueError, match="on purpose"):
         await ExclusiveJobs(shared, "a").run("looking", fail, 3600)
-    done: list[str] = []
+    runners: list[str] = []
 
     async def work() -> None:
-        done.append("b")
+        runners.append("b")
 
     await ExclusiveJobs(shared, "b").run("looking", work)
-    assert done == ["b"]
+    assert runners == ["b"]
 
 
 @needs_postgresql
 async def test_a_server_that_lost_a_job_stops_it(shared: Database) -> None:
-    began = anyio.Event()
+    has_started = anyio.Event()
 
-    async def work() -> None:
-        began.set()
+    async def work_forever() -> None:
+        has_started.set()
         await anyio.sleep_forever()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ExclusiveJobs(shared, "a", renew=0.05).run, "looking", work)
+        tasks.start_soon(ExclusiveJobs(shared, "a", renew=0.05).run, "looking", work_forever)
         with anyio.fail_after(PATIENCE):
-            await began.wait()
+            await has_started.wait()
             await shared.write(lambda conn: conn.execute(update(LEASES).values(owner="b")).close())
-    done: list[str] = []
+    runners: list[str] = []
 
-    async def other() -> None:
-        done.append("b")
+    async def work() -> None:
+        runners.append("b")
 
-    await ExclusiveJobs(shared, "b").run("looking", other)
-    assert done == ["b"]
+    await ExclusiveJobs(shared, "b").run("looking", work)
+    assert runners == ["b"]

@@ -41,10 +41,10 @@ async def test_moves_in_a_transaction_count_only_if_it_commits(database: Databas
 
     def move(conn: Connection, fail: bool) -> set[TurnId]:
         turns.release(conn, NAMES[0])
-        held = list_held(conn, FIRST)
+        turn_ids = list_held(conn, FIRST)
         if fail:
             raise LookupError
-        return held
+        return turn_ids
 
     with pytest.raises(LookupError):
         await database.write(partial(move, fail=True))
@@ -66,19 +66,19 @@ async def test_an_interrupted_first_proof_is_repeated(database: Database) -> Non
 @pytest.mark.skipif(POSTGRESQL, reason="it counts what SQLite does")
 async def test_only_new_values_are_requested(sqlite: Database) -> None:
     await begin(sqlite)
-    asked: list[str] = []
+    statements: list[str] = []
 
-    def look(conn: Connection, given: dict[TurnId, int]) -> set[TurnId]:
-        sqlite_of(conn).set_trace_callback(asked.append)
+    def list_traced(conn: Connection, fences: dict[TurnId, int]) -> set[TurnId]:
+        sqlite_of(conn).set_trace_callback(statements.append)
         try:
-            return list_held(conn, given)
+            return list_held(conn, fences)
         finally:
             sqlite_of(conn).set_trace_callback(None)
 
-    assert await sqlite.write(partial(look, given=FIRST)) == set(NAMES)
-    assert len(asked) == 1
-    later = TurnId("turn_later")
-    await sqlite.write(turn(later, fence=1).insert)
-    assert await sqlite.write(partial(look, given={**FIRST, later: 1})) == {*NAMES, later}
-    assert "turn_later" in asked[-1]
-    assert "turn_1" not in asked[-1]
+    assert await sqlite.write(partial(list_traced, fences=FIRST)) == set(NAMES)
+    assert len(statements) == 1
+    later_turn = TurnId("turn_later")
+    await sqlite.write(turn(later_turn, fence=1).insert)
+    assert await sqlite.write(partial(list_traced, fences={**FIRST, later_turn: 1})) == {*NAMES, later_turn}
+    assert "turn_later" in statements[-1]
+    assert "turn_1" not in statements[-1]

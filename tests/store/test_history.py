@@ -24,7 +24,7 @@ def add_domain(conn: Connection, ident: str) -> None:
 async def test_revisions_are_numbered_by_domain_and_the_first_change_stores_the_previous_state(
     database: Database,
 ) -> None:
-    def work(conn: Connection) -> None:
+    def check_revisions(conn: Connection) -> None:
         add_domain(conn, "one")
         add_domain(conn, "two")
         assert (
@@ -34,15 +34,15 @@ async def test_revisions_are_numbered_by_domain_and_the_first_change_stores_the_
         assert history.append(conn, "one", [change("a", "3", before=VersionContent("2", "2"))], "at") == 3
         assert history.append(conn, "two", [change("a", "x")], "at") == 1
         assert history.append(conn, "gone", [change("a", "x")], "at") == 0
-        first, last = history.get(conn, "one", 1), history.get(conn, "one", 3)
-        assert first is not None
-        assert last is not None
-        assert (first.content, first.author, first.at) == ("1", "", "then")
-        second = history.before(conn, last)
-        assert second is not None
-        assert (second.n, second.content, history.before(conn, first)) == (2, "2", None)
-        gone = NewHistory(kind=HistoryKind.PROMPT, subject="a", author="bob", after=GONE)
-        history.append(conn, "one", [gone], "later")
+        first_version, last_version = history.get(conn, "one", 1), history.get(conn, "one", 3)
+        assert first_version is not None
+        assert last_version is not None
+        assert (first_version.content, first_version.author, first_version.at) == ("1", "", "then")
+        previous = history.before(conn, last_version)
+        assert previous is not None
+        assert (previous.n, previous.content, history.before(conn, first_version)) == (2, "2", None)
+        deletion = NewHistory(kind=HistoryKind.PROMPT, subject="a", author="bob", after=GONE)
+        history.append(conn, "one", [deletion], "later")
         assert history.last_hashes(conn, "one") == {(HistoryKind.PROMPT, "a"): ("", "later")}
         lines = history.page(conn, "one", 10, kinds=tuple(HistoryKind))
         assert [(line.n, line.gone) for line in lines] == [(4, True), (3, False), (2, False), (1, False)]
@@ -54,22 +54,22 @@ async def test_revisions_are_numbered_by_domain_and_the_first_change_stores_the_
         assert history.page(conn, "one", 10, kinds=tuple(HistoryKind)) == []
         assert history.get(conn, "two", 1) is not None
 
-    await database.write(work)
+    await database.write(check_revisions)
 
 
 async def test_the_oldest_rows_are_deleted_beyond_the_limits(database: Database) -> None:
-    def work(conn: Connection) -> None:
+    def check_limits(conn: Connection) -> None:
         add_domain(conn, "many")
-        last = history.append(conn, "many", [change("a", str(number)) for number in range(MAX_ROWS + 5)], "at")
-        assert last == MAX_ROWS + 5
+        last_number = history.append(conn, "many", [change("a", str(number)) for number in range(MAX_ROWS + 5)], "at")
+        assert last_number == MAX_ROWS + 5
         assert history.get(conn, "many", 5) is None
         assert history.get(conn, "many", 6) is not None
         add_domain(conn, "large")
         size = MAX_BYTES // 4
         for letter in "abcdef":
             history.append(conn, "large", [change("a", letter * size)], "at")
-        assert [n for n in range(1, 7) if history.get(conn, "large", n)] == [3, 4, 5, 6]
+        assert [revision for revision in range(1, 7) if history.get(conn, "large", revision)] == [3, 4, 5, 6]
         history.append(conn, "large", [change("a", "x" * (MAX_BYTES + 1))], "at")
         assert [line.n for line in history.page(conn, "large", 10, kinds=tuple(HistoryKind))] == [7]
 
-    await database.write(work)
+    await database.write(check_limits)

@@ -13,21 +13,21 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.statements import run_by_sqlite, sqlite_of
 from agentic_rag.store.usage import UsageGroup
 
-from .records import AT, spent, turn
+from .records import AT, turn, usage_record
 
 
-def _plans(conn: Connection, look: Callable[[Connection], Any]) -> list[str]:
+def _plans(conn: Connection, run_queries: Callable[[Connection], Any]) -> list[str]:
     """Return the steps of SQLite's plans for all statements of a function."""
-    seen: list[str] = []
-    sqlite_of(conn).set_trace_callback(seen.append)
-    look(conn)
+    statements: list[str] = []
+    sqlite_of(conn).set_trace_callback(statements.append)
+    run_queries(conn)
     sqlite_of(conn).set_trace_callback(None)
-    plans = [run_by_sqlite(conn, f"EXPLAIN QUERY PLAN {each}") for each in seen if each != "BEGIN"]
+    plans = [run_by_sqlite(conn, f"EXPLAIN QUERY PLAN {statement}") for statement in statements if statement != "BEGIN"]
     return [step for plan in plans for *_, step in plan.fetchall()]
 
 
 @pytest.mark.parametrize(
-    "look",
+    "run_queries",
     [
         turns.list_running,
         turns.list_queued,
@@ -44,28 +44,34 @@ def _plans(conn: Connection, look: Callable[[Connection], Any]) -> list[str]:
     ],
 )
 async def test_running_turns_are_found_without_reading_ended_ones(
-    sqlite: Database, look: Callable[[Connection], Any]
+    sqlite: Database, run_queries: Callable[[Connection], Any]
 ) -> None:
-    steps = await sqlite.write(lambda conn: _plans(conn, look))
-    mine = [step for step in steps if " turns " in f"{step} "]
-    assert any("ix_turns_unfinished" in step for step in mine)
-    assert not [step for step in mine if "ix_turns_unfinished" not in step and "(id=?)" not in step]
+    steps = await sqlite.write(lambda conn: _plans(conn, run_queries))
+    turn_steps = [step for step in steps if " turns " in f"{step} "]
+    assert any("ix_turns_unfinished" in step for step in turn_steps)
+    assert not [step for step in turn_steps if "ix_turns_unfinished" not in step and "(id=?)" not in step]
 
 
 @pytest.mark.parametrize(
-    "look",
+    "run_queries",
     [
         partial(usage.count_calls, user_id="local", agent="", since=AT),
         partial(usage.totals, groups=[UsageGroup.MODEL], since=AT, until="", user_id="local", domain_ids=["dom_1"]),
     ],
 )
-async def test_usage_since_a_time_is_found_by_its_ids(sqlite: Database, look: Callable[[Connection], Any]) -> None:
-    (step,) = [each for each in await sqlite.write(lambda conn: _plans(conn, look)) if " usage " in f"{each} "]
+async def test_usage_since_a_time_is_found_by_its_ids(
+    sqlite: Database, run_queries: Callable[[Connection], Any]
+) -> None:
+    (step,) = [
+        plan_step
+        for plan_step in await sqlite.write(lambda conn: _plans(conn, run_queries))
+        if " usage " in f"{plan_step} "
+    ]
     assert step == "SEARCH usage USING INDEX sqlite_autoindex_usage_1 (id>?)"
 
 
 async def test_usage_since_a_day_that_does_not_exist_is_compared_as_text(database: Database) -> None:
-    await database.write(lambda conn: usage.put(conn, [spent("usage_1", created_at="2026-02-28T12:00:00.000Z")]))
+    await database.write(lambda conn: usage.put(conn, [usage_record("usage_1", created_at="2026-02-28T12:00:00.000Z")]))
     for since, count in (("2026-02-28", 1), ("2026-02-30", 0)):
         own = partial(usage.count_calls, user_id="local", agent="", since=since)
         assert await database.read(own) == count
@@ -74,9 +80,14 @@ async def test_usage_since_a_day_that_does_not_exist_is_compared_as_text(databas
 async def test_a_sessions_family_includes_delegates_of_delegates(database: Database) -> None:
     def fill(conn: Connection) -> None:
         for ident, parent in (("sess_1", None), ("sess_2", "turn_1"), ("sess_3", "turn_2"), ("sess_4", None)):
-            above = None if parent is None else TurnId(parent)
+            parent_turn = None if parent is None else TurnId(parent)
             sessions.create(
-                conn, SessionId(ident), sessions.SessionLabels(), created_at=AT, parent_turn_id=above, tool_call_id="a"
+                conn,
+                SessionId(ident),
+                sessions.SessionLabels(),
+                created_at=AT,
+                parent_turn_id=parent_turn,
+                tool_call_id="a",
             )
         for ident, session in (("turn_1", "sess_1"), ("turn_2", "sess_2"), ("turn_3", "sess_3"), ("turn_4", "sess_4")):
             turn(ident, session).insert(conn)

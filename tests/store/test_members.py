@@ -28,53 +28,56 @@ async def database(store: str) -> AsyncIterator[Database]:
         await database.aclose()
 
 
-def member(database: Database, name: str, run: str) -> Members:
+def make_members(database: Database, name: str, run: str) -> Members:
     return Members(database, name, run)
 
 
 async def test_cluster_members_see_each_other_until_they_leave(database: Database) -> None:
-    a, b = member(database, "a", "run_1"), member(database, "b", "run_2")
+    a, b = make_members(database, "a", "run_1"), make_members(database, "b", "run_2")
     await a.join()
     await b.join()
     b.locate("http://b.example")
     await b.tell_leaving()
-    seen = await a.list_alive()
-    assert [(each.id, each.own, each.leaving) for each in seen] == [("a", True, False), ("b", False, True)]
-    assert seen[1].address == "http://b.example"
+    members = await a.list_alive()
+    assert [(record.id, record.own, record.leaving) for record in members] == [
+        ("a", True, False),
+        ("b", False, True),
+    ]
+    assert members[1].address == "http://b.example"
     await b.leave()
-    assert [each.id for each in await a.list_alive()] == ["a"]
+    assert [record.id for record in await a.list_alive()] == ["a"]
 
 
 async def test_a_name_in_use_by_a_running_server_is_refused(database: Database) -> None:
-    first = member(database, "a", "run_1")
-    await first.join()
+    holder = make_members(database, "a", "run_1")
+    await holder.join()
     async with Workers() as workers:
-        workers.start("the heartbeat", first.run)
+        workers.start("the heartbeat", holder.run)
         with pytest.raises(BadConfiguration, match="AGENTIC_RAG_REPLICA"):
-            await member(database, "a", "run_2").join()
-    assert [each.own for each in await first.list_alive()] == [True]
+            await make_members(database, "a", "run_2").join()
+    assert [record.own for record in await holder.list_alive()] == [True]
 
 
 async def test_the_name_of_a_killed_server_is_free_for_its_next_start(database: Database) -> None:
-    dead = member(database, "a", "run_1")
-    await dead.join()
-    again = member(database, "a", "run_2")
-    await again.join()
-    assert [each.own for each in await again.list_alive()] == [True]
-    await dead.beat()  # it was only suspended, so the name stays the other's
-    assert [each.own for each in await again.list_alive()] == [True]
+    killed = make_members(database, "a", "run_1")
+    await killed.join()
+    restarted = make_members(database, "a", "run_2")
+    await restarted.join()
+    assert [record.own for record in await restarted.list_alive()] == [True]
+    await killed.beat()  # it was only suspended, so the name stays the other's
+    assert [record.own for record in await restarted.list_alive()] == [True]
 
 
 async def test_a_returning_server_gets_its_name_again(database: Database) -> None:
-    away = member(database, "a", "run_1")
-    await away.join()
+    returning = make_members(database, "a", "run_1")
+    await returning.join()
     long_ago = update(replicas.REPLICAS).values(heartbeat_at=DatabaseTime(-60.0))
     await database.write(lambda conn: conn.execute(long_ago).close())
     await database.write(lambda conn: replicas.prune(conn, 30.0))
-    assert await away.list_alive() == []
-    await away.beat()
-    assert [each.id for each in await away.list_alive()] == ["a"]
+    assert await returning.list_alive() == []
+    await returning.beat()
+    assert [record.id for record in await returning.list_alive()] == ["a"]
 
 
 async def test_a_server_without_a_name_creates_one(database: Database) -> None:
-    assert member(database, "", "run_1").name != member(database, "", "run_2").name
+    assert make_members(database, "", "run_1").name != make_members(database, "", "run_2").name

@@ -29,7 +29,7 @@ def add(conn: Connection, name: str, text: str, scope: TextScope = MINE, session
     message_texts.add(conn, scope, *place, "user", text)
 
 
-def found(conn: Connection, query: str, scope: TextScope = MINE) -> list[str]:
+def search_ids(conn: Connection, query: str, scope: TextScope = MINE) -> list[str]:
     return [match.message_id for match in message_texts.search(conn, scope, SearchTerms.of(query))]
 
 
@@ -60,23 +60,27 @@ CASES = {
 
 
 async def test_a_search_finds_words_beginnings_and_parts_of_chinese_texts(database: Database) -> None:
-    def run(conn: Connection) -> dict[str, list[str]]:
+    def search_all(conn: Connection) -> dict[str, list[str]]:
         for name, text in TEXTS.items():
             add(conn, name, text)
-        return {query: found(conn, query) for query in CASES}
+        return {query: search_ids(conn, query) for query in CASES}
 
-    assert await database.write(run) == CASES
+    assert await database.write(search_all) == CASES
 
 
 async def test_searches_list_the_newest_messages_of_owner_and_domain_first(database: Database) -> None:
-    def run(conn: Connection) -> list[list[str]]:
+    def search_all(conn: Connection) -> list[list[str]]:
         add(conn, "old", "filter")
         add(conn, "other-domain", "filter", TextScope("mira", "dom_2"))
         add(conn, "other-owner", f"filter {' '.join(MINE.words)}", TextScope("ben", "dom_1"))
         add(conn, "new", "filter")
-        return [found(conn, "filter"), found(conn, "filter", TextScope("mira")), found(conn, "filter", TextScope("m"))]
+        return [
+            search_ids(conn, "filter"),
+            search_ids(conn, "filter", TextScope("mira")),
+            search_ids(conn, "filter", TextScope("m")),
+        ]
 
-    assert await database.write(run) == [["new", "old"], ["new", "other-domain", "old"], []]
+    assert await database.write(search_all) == [["new", "old"], ["new", "other-domain", "old"], []]
 
 
 @needs_postgresql
@@ -88,52 +92,62 @@ async def test_postgresql_uses_its_index_for_rare_and_common_words(database: Dat
     def fill(conn: Connection) -> None:
         prefix = " ".join(MINE.words)
         rows = [
-            {"id": n, "session_id": "s", "conversation_id": "c", "message_id": f"m{n}", "role": "user", "words": words}
-            for n in range(1, 3_001)
-            for words in [f"{prefix} the filter {'rare' if n == 7 else n}"]
+            {
+                "id": number,
+                "session_id": "s",
+                "conversation_id": "c",
+                "message_id": f"m{number}",
+                "role": "user",
+                "words": words,
+            }
+            for number in range(1, 3_001)
+            for words in [f"{prefix} the filter {'rare' if number == 7 else number}"]
         ]
         conn.execute(sa.insert(message_texts.TEXTS), rows)
         conn.execute(sa.text("ANALYZE message_texts"))
 
     def search(conn: Connection) -> dict[str, tuple[list[str], str]]:
-        asked: list[tuple[str, Any]] = []
+        statements: list[tuple[str, Any]] = []
 
-        def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
-            asked.append((statement, parameters))
+        def note_statement(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+            statements.append((statement, parameters))
 
-        sa.event.listen(conn, "before_cursor_execute", note)
-        results = {query: found(conn, query) for query in ("rare", "the", "the rare", "missing")}
-        sa.event.remove(conn, "before_cursor_execute", note)
-        searches = [each for each in asked if "message_texts" in each[0]]
+        sa.event.listen(conn, "before_cursor_execute", note_statement)
+        results = {query: search_ids(conn, query) for query in ("rare", "the", "the rare", "missing")}
+        sa.event.remove(conn, "before_cursor_execute", note_statement)
+        searches = [statement_call for statement_call in statements if "message_texts" in statement_call[0]]
         conn.execute(sa.text("SET LOCAL enable_seqscan = off"))
-        plans = [conn.exec_driver_sql(f"EXPLAIN {statement}", given).scalars() for statement, given in searches]
+        plans = [
+            conn.exec_driver_sql(f"EXPLAIN {statement}", parameters_given).scalars()
+            for statement, parameters_given in searches
+        ]
         return {query: (results[query], "\n".join(plan)) for query, plan in zip(results, plans, strict=True)}
 
     await database.write(fill)
-    shown = await database.read(search)
-    assert shown["rare"][0] == shown["the rare"][0] == ["m7"]
-    assert shown["missing"][0] == []
-    assert shown["the"][0] == [f"m{n}" for n in range(3_000, 1_000, -1)]
-    for query, (_, plan) in shown.items():
+    results_by_query = await database.read(search)
+    assert results_by_query["rare"][0] == results_by_query["the rare"][0] == ["m7"]
+    assert results_by_query["missing"][0] == []
+    assert results_by_query["the"][0] == [f"m{number}" for number in range(3_000, 1_000, -1)]
+    for query, (_, plan) in results_by_query.items():
         assert "Bitmap Index Scan on message_search" in plan, (query, plan)
 
 
 async def test_a_deleted_session_leaves_the_index_in_the_same_transaction(database: Database) -> None:
-    def run(conn: Connection) -> tuple[list[str], list[str], int]:
+    def delete_session(conn: Connection) -> tuple[list[str], list[str], int]:
         sessions.create(conn, SessionId("sess_1"), SessionLabels(), created_at=AT)
         add(conn, "gone", "secretword")
         add(conn, "stays", "secretword", session="sess_2")
-        before = found(conn, "secretword")
+        ids_before = search_ids(conn, "secretword")
         sessions.delete(conn, SessionId("sess_1"))
         message_texts.purge(conn)
-        left = conn.execute(sa.text("SELECT count(*) FROM message_texts")).scalar_one()
-        return before, found(conn, "secretword"), left
+        rows_left = conn.execute(sa.text("SELECT count(*) FROM message_texts")).scalar_one()
+        return ids_before, search_ids(conn, "secretword"), rows_left
 
-    assert await database.write(run) == (["stays", "gone"], ["stays"], 1)
+    assert await database.write(delete_session) == (["stays", "gone"], ["stays"], 1)
 
 
 async def test_deleted_text_is_erased_from_the_sqlite_file(sqlite: Database) -> None:
-    def run(conn: Connection) -> list[bytes]:
+    def read_blocks(conn: Connection) -> list[bytes]:
         sessions.create(conn, SessionId("sess_1"), SessionLabels(), created_at=AT)
         add(conn, "gone", "unrepeatable")
         add(conn, "stays", "ordinary", session="sess_2")
@@ -141,7 +155,7 @@ async def test_deleted_text_is_erased_from_the_sqlite_file(sqlite: Database) -> 
         message_texts.purge(conn)
         return list(conn.execute(sa.text("SELECT block FROM message_search_data")).scalars())
 
-    blocks = b"".join(await sqlite.write(run))
+    blocks = b"".join(await sqlite.write(read_blocks))
     assert b"ordinary" in blocks
     assert b"unrepeatable" not in blocks
 

@@ -44,8 +44,8 @@ def test_importing_the_package_registers_every_table() -> None:
         "    importlib.import_module(f'agentic_rag.store.{each.name}')\n"
         "print(sorted(set(METADATA.tables) - known))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=60, text=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=60, text=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_the_head_is_the_newest_revision() -> None:
@@ -65,8 +65,8 @@ async def test_a_second_start_does_not_load_alembic(tmp_path: Path) -> None:
     )
     await (await Database.open(tmp_path / "store.db")).aclose()
     command = [sys.executable, "-c", program, str(tmp_path / "store.db")]
-    done = await anyio.run_process(command)
-    assert done.stdout == b"False\n"
+    process = await anyio.run_process(command)
+    assert process.stdout == b"False\n"
 
 
 async def test_tables_of_a_newer_program_have_a_plain_error(url: str) -> None:
@@ -99,9 +99,11 @@ async def test_newer_compatible_tables_are_used(tmp_path: Path, postgresql_url: 
     try:
         await server.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}")
         running = await Database.open(postgresql_url, schema=schema)
-        newer = await Database.open(postgresql_url, make_later(tmp_path / "a", serves_before=True), schema=schema)
-        again = await Database.open(postgresql_url, schema=schema)
-        for database in (running, newer, again):
+        newer_server = await Database.open(
+            postgresql_url, make_later(tmp_path / "a", serves_before=True), schema=schema
+        )
+        restarted = await Database.open(postgresql_url, schema=schema)
+        for database in (running, newer_server, restarted):
             await database.write(lambda conn: probe.touch(conn, now()))
             assert await database.read(migrations.version) == NEXT
             await database.aclose()
@@ -136,22 +138,22 @@ async def test_another_kind_of_url_is_refused() -> None:
 
 
 async def test_an_unreachable_database_server_is_reported_without_the_password() -> None:
-    with pytest.raises(StorageUnavailable) as caught:
+    with pytest.raises(StorageUnavailable) as failure:
         await Database.open("postgresql://rag:swordfish@127.0.0.1:1/rag")
-    assert "swordfish" not in str(caught.value)
+    assert "swordfish" not in str(failure.value)
 
 
 async def test_an_invalid_address_is_refused_without_its_password() -> None:
-    with pytest.raises(BadConfiguration, match="AGENTIC_RAG_DATABASE_URL") as caught:
+    with pytest.raises(BadConfiguration, match="AGENTIC_RAG_DATABASE_URL") as refusal:
         await Database.open("postgresql://rag:swordfish@127.0.0.1:port/rag")
-    assert "swordfish" not in str(caught.value)
+    assert "swordfish" not in str(refusal.value)
 
 
 @needs_postgresql
 async def test_a_missing_database_has_a_plain_error(postgresql_url: str) -> None:
-    with pytest.raises(BadConfiguration) as caught:
+    with pytest.raises(BadConfiguration) as refusal:
         await Database.open(postgresql_url.removesuffix("postgres") + "missing")
-    assert str(caught.value).endswith('PostgreSQL cannot be used: database "missing" does not exist')
+    assert str(refusal.value).endswith('PostgreSQL cannot be used: database "missing" does not exist')
 
 
 @needs_postgresql

@@ -20,7 +20,7 @@ FATAL = b"E" + struct.pack("!i", len(FIELDS) + 4) + FIELDS
 """ErrorResponse, of PostgreSQL's frontend/backend protocol."""
 
 
-class Between:
+class Relay:
     """A proxy between a client and a server that can announce, as the server, that it terminates the connection."""
 
     def __init__(self) -> None:
@@ -35,47 +35,47 @@ class Between:
 
 
 @asynccontextmanager
-async def between(url: str) -> AsyncIterator[Between]:
+async def relay_connections(url: str) -> AsyncIterator[Relay]:
     target = make_url(url)
     host, port = target.host, target.port
     assert host is not None
     assert port is not None
-    made = Between()
+    relay = Relay()
 
     async def forward(source: SocketStream, sink: SocketStream) -> None:
         with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            async for piece in source:
-                await sink.send(piece)
+            async for data in source:
+                await sink.send(data)
         await anyio.aclose_forcefully(sink)
 
     async def serve(client: SocketStream) -> None:
-        made.clients.append(client)
+        relay.clients.append(client)
         async with client, await anyio.connect_tcp(host, port) as server, anyio.create_task_group() as tasks:
             tasks.start_soon(forward, client, server)
             tasks.start_soon(forward, server, client)
 
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
-        made.url = target.set(port=listener.extra(SocketAttribute.local_port)).render_as_string()
+        relay.url = target.set(port=listener.extra(SocketAttribute.local_port)).render_as_string()
         tasks.start_soon(listener.serve, serve)
-        yield made
+        yield relay
         tasks.cancel_scope.cancel()
 
 
 async def test_a_terminated_connection_that_stays_open_is_replaced(postgresql_url: str) -> None:
-    heard: list[str | None] = []
-    async with between(postgresql_url) as link:
-        database = await Database.open(link.url)
+    payloads: list[str | None] = []
+    async with relay_connections(postgresql_url) as relay:
+        database = await Database.open(relay.url)
         assert database.server is not None
         notifications = database.server.notifications
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(notifications.run)
-                notifications.listen("one", heard.append)
+                notifications.listen("one", payloads.append)
                 with anyio.fail_after(PATIENCE):
-                    while not heard:
+                    while not payloads:
                         await pause()
-                    await link.terminate()
-                    while "after" not in heard:
+                    await relay.terminate()
+                    while "after" not in payloads:
                         notifications.notify("one", "after")
                         await pause()
                 tasks.cancel_scope.cancel()

@@ -54,7 +54,7 @@ METADATA.remove(WIDGETS)  # the migrations do not know it
 _c = WIDGETS.c
 
 
-def _whole(ident: str, box: str = "box_1") -> WidgetRecord:
+def _make_widget(ident: str, box: str = "box_1") -> WidgetRecord:
     return WidgetRecord(
         id=WidgetId(ident),
         box_id=box,
@@ -105,11 +105,11 @@ async def widgets(database: Database) -> AsyncIterator[Database]:
 
 async def test_values_of_every_type_are_read_as_stored(widgets: Database) -> None:
     small = WidgetRecord(id=WidgetId("w_2"), box_id="box_1")
-    for record in (_whole("w_1"), small):
+    for record in (_make_widget("w_1"), small):
         await widgets.write(lambda conn, record=record: record.insert(conn))  # type: ignore[misc]
     query = select(WIDGETS).order_by(_c.id)
     records = await widgets.read(lambda conn: WidgetRecord.all(conn, query))
-    assert records == [_whole("w_1"), small]
+    assert records == [_make_widget("w_1"), small]
     assert type(records[0].colour) is Colour
     assert (
         await widgets.read(lambda conn: WidgetRecord.first(conn, query.where(_c.colour == Colour.BLUE))) == records[0]
@@ -122,14 +122,14 @@ async def test_values_of_every_type_are_read_as_stored(widgets: Database) -> Non
 
 async def test_documents_are_stored_in_camel_case(sqlite: Database) -> None:
     await sqlite.write(WIDGETS.create)
-    await sqlite.write(lambda conn: _whole("w_1").insert(conn))
+    await sqlite.write(lambda conn: _make_widget("w_1").insert(conn))
     sql = "SELECT colour, place, counts, free FROM test_widgets"
     row = await sqlite.read(lambda conn: tuple(conn.exec_driver_sql(sql).one()))
     assert row == ("blue", '{"firstRow":3,"note":null}', '{"a":1}', f'{{"kept_as_it_is": [null, {2**70}]}}')
 
 
 async def test_a_prepared_statement_takes_its_values_by_column(widgets: Database) -> None:
-    await widgets.write(lambda conn: _whole("w_1").insert(conn))
+    await widgets.write(lambda conn: _make_widget("w_1").insert(conn))
     # a constant and a parameter of one column, in SET and in WHERE
     change = update(WIDGETS).where(_c.id == parameter(_c.id), _c.colour == parameter(_c.colour), _c.side == "right")
     paint = Prepared(change.values(colour=Colour.RED, place=parameter(_c.place), side="left", at=None))
@@ -142,13 +142,13 @@ async def test_a_prepared_statement_takes_its_values_by_column(widgets: Database
 
 async def test_a_deletion_removes_the_parts_of_one_record_only(widgets: Database) -> None:
     for ident, box in (("w_1", "box_1"), ("w_2", "box_1"), ("w_3", "box_2")):
-        await widgets.write(lambda conn, ident=ident, box=box: _whole(ident, box).insert(conn))  # type: ignore[misc]
+        await widgets.write(lambda conn, ident=ident, box=box: _make_widget(ident, box).insert(conn))  # type: ignore[misc]
     await widgets.write(lambda conn: delete_parts(conn, "box", "box_1"))
-    assert [each.id for each in await widgets.read(lambda conn: WidgetRecord.all(conn, select(WIDGETS)))] == ["w_3"]
+    assert [widget.id for widget in await widgets.read(lambda conn: WidgetRecord.all(conn, select(WIDGETS)))] == ["w_3"]
 
 
 def test_a_record_has_exactly_its_fields_and_is_immutable() -> None:
-    record = _whole("w_1")
+    record = _make_widget("w_1")
     with pytest.raises(TypeError, match=r"WidgetRecord lacks \['box_id'\]"):
         WidgetRecord(id=WidgetId("w_1"))  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"WidgetRecord has no field \['shape'\]"):
@@ -157,27 +157,27 @@ def test_a_record_has_exactly_its_fields_and_is_immutable() -> None:
         record.replace(shape="round")
     with pytest.raises(AttributeError, match=r"WidgetRecord\.weight cannot be assigned"):
         record.weight = 3.0  # type: ignore[misc]
-    assert record == _whole("w_1")
+    assert record == _make_widget("w_1")
 
 
 def test_a_replaced_field_leaves_the_original_record_unchanged() -> None:
-    record = _whole("w_1")
-    changed = record.replace(weight=9.0)
-    assert (record.weight, changed.weight) == (1.25, 9.0)
-    assert changed != record
-    assert changed.replace(weight=1.25) == record
-    first, second = (WidgetRecord(id=WidgetId(ident), box_id="box_1") for ident in ("w_1", "w_2"))
-    assert first.free is not second.free, "each record has its own default value"
+    record = _make_widget("w_1")
+    replaced = record.replace(weight=9.0)
+    assert (record.weight, replaced.weight) == (1.25, 9.0)
+    assert replaced != record
+    assert replaced.replace(weight=1.25) == record
+    first_widget, second_widget = (WidgetRecord(id=WidgetId(ident), box_id="box_1") for ident in ("w_1", "w_2"))
+    assert first_widget.free is not second_widget.free, "each record has its own default value"
 
 
 def test_a_sqlmodel_session_stores_and_queries_records() -> None:
     engine = create_engine("sqlite://")
     WIDGETS.create(engine)
     with Session(engine) as session:
-        session.add(_whole("w_1"))
+        session.add(_make_widget("w_1"))
         session.commit()
         loaded = session.exec(session_select(WidgetRecord).where(WidgetRecord.colour == Colour.BLUE)).one()
-        assert loaded == _whole("w_1")
+        assert loaded == _make_widget("w_1")
         session.commit()  # expires the objects that the session has loaded
         assert loaded.weight == 1.25, "an expired value is read again"
     engine.dispose()

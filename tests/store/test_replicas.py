@@ -40,118 +40,118 @@ async def replicas(
 ) -> AsyncIterator[list[Bench]]:
     """Servers that signal each other, each with a model that gives these answers."""
     async with AsyncExitStack() as stack:
-        found = []
+        benches = []
         for script in scripts:
             model = script if isinstance(script, ScriptedModel) else ScriptedModel(*script)
             await stack.enter_async_context(model)
-            made = bench(folder, model, toolset(write=echo), store=store, hears=True, most_turns=most_turns)
-            found.append(await stack.enter_async_context(made))
-        yield found
+            server = bench(folder, model, toolset(write=echo), store=store, hears=True, most_turns=most_turns)
+            benches.append(await stack.enter_async_context(server))
+        yield benches
 
 
 async def other_session(b: Bench) -> SessionId:
     """Create a second session."""
     labels = SessionLabels(conversation_id=ConversationId("conv_other"))
-    made = SessionId("sess_other")
-    await b.database.write(lambda conn: sessions.create(conn, made, labels, created_at=now()))
-    return made
+    session_id = SessionId("sess_other")
+    await b.database.write(lambda conn: sessions.create(conn, session_id, labels, created_at=now()))
+    return session_id
 
 
-async def until(met: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     with anyio.fail_after(PATIENCE):
-        while not met():
+        while not condition():
             await pause()
 
 
 async def test_a_message_to_another_server_is_refused_or_waits_as_on_one(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, [slow, say("Second.")], []) as (a, b):
-        accepted = await a.send("Hi", definition())
+        running = await a.send("Hi", definition())
         await slow.reached.wait()
         with pytest.raises(TurnInProgress):
             await b.send("Me too", definition())
-        queued = await b.send("And?", definition(), on_busy="queue")
-        assert queued.queued
-        again = await b.send("And?", definition(), on_busy="queue", client_message_id="c1")
-        assert (await b.send("And?", definition(), client_message_id="c1")).turn_id == again.turn_id
-        assert await b.runtime.interrupt(SESSION, turn_id=again.turn_id)
+        queued_turn = await b.send("And?", definition(), on_busy="queue")
+        assert queued_turn.queued
+        repeated = await b.send("And?", definition(), on_busy="queue", client_message_id="c1")
+        assert (await b.send("And?", definition(), client_message_id="c1")).turn_id == repeated.turn_id
+        assert await b.runtime.interrupt(SESSION, turn_id=repeated.turn_id)
         slow.until.set()
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
-        assert text_of(await listen(b, queued.turn_id)) == "Second."
-        assert kinds(await listen(a, again.turn_id)) == ["interrupted"]
-        assert (await a.turn(queued.turn_id)).owner == a.runtime.owner
+        assert kinds(await listen(b, running.turn_id))[-1] == "done"
+        assert text_of(await listen(b, queued_turn.turn_id)) == "Second."
+        assert kinds(await listen(a, repeated.turn_id)) == ["interrupted"]
+        assert (await a.turn(queued_turn.turn_id)).owner == a.runtime.owner
 
 
 async def test_a_turn_of_another_server_is_read_live_to_its_end(tmp_path: Path, store: str) -> None:
     slow = Stalled(PIECES, 3)
     async with replicas(tmp_path, store, [slow], []) as (a, b):
-        accepted = await a.send("Hi", definition())
-        heard: list[AgentEvent] = []
+        accepted_turn = await a.send("Hi", definition())
+        events: list[AgentEvent] = []
 
         async def follow() -> None:
-            async for event in b.runtime.follow(accepted.turn_id):
-                heard.append(event)  # noqa: PERF401 - they are looked at meanwhile
+            async for event in b.runtime.follow(accepted_turn.turn_id):
+                events.append(event)  # noqa: PERF401 - they are looked at meanwhile
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             await slow.reached.wait()
-            await until(lambda: text_of(heard) == "One ")  # the model's text appears long before its end
+            await until(lambda: text_of(events) == "One ")  # the model's text appears long before its end
             slow.until.set()
-        assert heard == await listen(a, accepted.turn_id)
+        assert events == await listen(a, accepted_turn.turn_id)
 
 
 async def test_followers_of_a_conversation_are_notified_of_turns_on_other_servers(tmp_path: Path, store: str) -> None:
     async with replicas(tmp_path, store, [say("One."), say("Two.")], []) as (a, b):
-        found: list[TurnId] = []
+        turn_ids: list[TurnId] = []
 
         async def follow() -> None:
-            while len(found) < 2:
-                found.append(await b.runtime.next_turn(SESSION, found[-1] if found else None))
+            while len(turn_ids) < 2:
+                turn_ids.append(await b.runtime.next_turn(SESSION, turn_ids[-1] if turn_ids else None))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             await anyio.wait_all_tasks_blocked()
-            first = (await a.send("Hi", definition())).turn_id
-            await listen(a, first)
-            second = (await a.send("And?", definition())).turn_id
+            first_turn = (await a.send("Hi", definition())).turn_id
+            await listen(a, first_turn)
+            second_turn = (await a.send("And?", definition())).turn_id
             with anyio.fail_after(PATIENCE):
-                while len(found) < 2:
+                while len(turn_ids) < 2:
                     await pause()
-        assert found == [first, second]
+        assert turn_ids == [first_turn, second_turn]
 
 
 async def test_a_session_continues_on_any_server(tmp_path: Path, store: str) -> None:
     async with replicas(tmp_path, store, [say("One."), say("Three.")], [say("Two.")]) as (a, b):
-        for server, words in ((a, "first"), (b, "second"), (a, "third")):
-            assert kinds(await server.say(words))[-1] == "done"
-        said = [each["content"][0]["text"] for each in await a.transcript()]
-        assert said == ["first", "One.", "second", "Two.", "third", "Three."]
+        for server, content in ((a, "first"), (b, "second"), (a, "third")):
+            assert kinds(await server.say(content))[-1] == "done"
+        texts = [row["content"][0]["text"] for row in await a.transcript()]
+        assert texts == ["first", "One.", "second", "Two.", "third", "Three."]
 
 
 async def test_one_of_two_simultaneous_messages_to_two_servers_starts(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("x"), 0)  # the first one must still run when the second one arrives
     async with replicas(tmp_path, store, ScriptedModel(then=slow), ScriptedModel(then=slow)) as servers:
-        accepted = []
+        accepted_turns = []
 
         async def send(server: Bench) -> None:
-            accepted.append(await server.send("Hi", definition(), on_busy="queue"))
+            accepted_turns.append(await server.send("Hi", definition(), on_busy="queue"))
 
         async with anyio.create_task_group() as tasks:
             for server in servers:
                 tasks.start_soon(send, server)
         slow.until.set()
-        assert sorted(each.queued for each in accepted) == [False, True]
-        for each in accepted:
-            assert kinds(await listen(servers[0], each.turn_id))[-1] == "done"
+        assert sorted(accepted_turn.queued for accepted_turn in accepted_turns) == [False, True]
+        for accepted_turn in accepted_turns:
+            assert kinds(await listen(servers[0], accepted_turn.turn_id))[-1] == "done"
 
 
 async def test_an_interrupt_reaches_the_server_that_runs_the_turn(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, [slow], []) as (a, b):
-        accepted = await a.send("Hi", definition())
+        accepted_turn = await a.send("Hi", definition())
         await slow.reached.wait()
         assert await b.runtime.interrupt(SESSION)
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"
+        assert kinds(await listen(b, accepted_turn.turn_id))[-1] == "interrupted"
         assert not await b.runtime.interrupt(SESSION)
 
 
@@ -159,39 +159,39 @@ async def test_an_unhandled_interrupt_applies_to_the_resumed_turn(tmp_path: Path
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, []) as (b,):
         async with ScriptedModel(slow) as model, bench(tmp_path, model, store=store) as a:  # which receives no signals
-            accepted = await a.send("Hi", definition())
+            accepted_turn = await a.send("Hi", definition())
             await slow.reached.wait()
             assert await b.runtime.interrupt(SESSION)
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"
+        assert kinds(await listen(b, accepted_turn.turn_id))[-1] == "interrupted"
 
 
 async def test_a_call_continues_with_an_answer_sent_to_another_server(tmp_path: Path, store: str) -> None:
     async with replicas(tmp_path, store, [use("write", query="a"), say("Written.")], []) as (a, b):
-        accepted = await a.send("Write it.", definition(**ASKING))
+        accepted_turn = await a.send("Write it.", definition(**ASKING))
         (wait,) = await open_waits(a)
         await answer(b, wait)
-        assert text_of(await listen(b, accepted.turn_id)) == "Written."
-        assert (await a.turn(accepted.turn_id)).status is TurnStatus.DONE
+        assert text_of(await listen(b, accepted_turn.turn_id)) == "Written."
+        assert (await a.turn(accepted_turn.turn_id)).status is TurnStatus.DONE
 
 
 async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path, store: str) -> None:
     slow, slower = Stalled(PIECES, 3), Stalled(PIECES, 3)
-    heard: list[AgentEvent] = []
+    events: list[AgentEvent] = []
 
     async def take_over(dead: Bench, server: Bench) -> None:
-        over = update(turns.TURNS).values(lease_until="2000-01-01T00:00:00.000Z")
+        expire = update(turns.TURNS).values(lease_until="2000-01-01T00:00:00.000Z")
         with anyio.fail_after(PATIENCE):
-            taken = 0
-            while not taken:  # a process that seems dead may renew its lease a last time
-                await dead.database.write(lambda conn: conn.execute(over).close())
-                taken = await server.runtime.recover()
+            claimed = 0
+            while not claimed:  # a process that seems dead may renew its lease a last time
+                await dead.database.write(lambda conn: conn.execute(expire).close())
+                claimed = await server.runtime.recover()
 
     async with replicas(tmp_path, store, [slow], [slower], [say("Whole.")]) as (a, b, c):
-        accepted = await a.send("Hi", definition())
+        accepted_turn = await a.send("Hi", definition())
 
         async def follow() -> None:
-            async for event in c.runtime.follow(accepted.turn_id):
-                heard.append(event)  # noqa: PERF401 - they are looked at meanwhile
+            async for event in c.runtime.follow(accepted_turn.turn_id):
+                events.append(event)  # noqa: PERF401 - they are looked at meanwhile
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
@@ -199,18 +199,18 @@ async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path,
             await take_over(a, b)
             with anyio.fail_after(PATIENCE):
                 await slower.reached.wait()
-            await until(lambda: heard[-1].seq > EPOCH and heard[-1].type == "text")
+            await until(lambda: events[-1].seq > EPOCH and events[-1].type == "text")
             await take_over(b, c)
-        assert kinds(heard)[-1] == "done"
-        assert heard[-1].seq > 2 * EPOCH
-        assert [event.seq for event in heard] == sorted({event.seq for event in heard})
+        assert kinds(events)[-1] == "done"
+        assert events[-1].seq > 2 * EPOCH
+        assert [event.seq for event in events] == sorted({event.seq for event in events})
         slow.until.set()
         slower.until.set()
         for server in (a, b):
             await server.runtime.renew_leases()
             assert server.ended == []
-        whole = await listen(a, accepted.turn_id)
-        assert [event for event in heard if event in whole] == whole
+        events_of_owner = await listen(a, accepted_turn.turn_id)
+        assert [event for event in events if event in events_of_owner] == events_of_owner
 
 
 async def test_a_server_at_its_limit_leaves_a_turn_to_another(tmp_path: Path, store: str) -> None:
@@ -218,11 +218,11 @@ async def test_a_server_at_its_limit_leaves_a_turn_to_another(tmp_path: Path, st
     async with replicas(tmp_path, store, [slow], [say("Elsewhere.")], most_turns=1) as (a, b):
         await a.send("Hi", definition())
         await slow.reached.wait()
-        other = await other_session(a)
-        accepted = await (await a.runtime.session(other)).send("Hi too", definition())
-        assert accepted.queued
-        assert text_of(await listen(a, accepted.turn_id)) == "Elsewhere."
-        assert (await a.turn(accepted.turn_id)).owner == b.runtime.owner
+        other_session_id = await other_session(a)
+        accepted_turn = await (await a.runtime.session(other_session_id)).send("Hi too", definition())
+        assert accepted_turn.queued
+        assert text_of(await listen(a, accepted_turn.turn_id)) == "Elsewhere."
+        assert (await a.turn(accepted_turn.turn_id)).owner == b.runtime.owner
         slow.until.set()
 
 
@@ -230,25 +230,25 @@ async def test_a_stopping_server_releases_its_turns_to_others_at_once(tmp_path: 
     slow = Stalled(say("One two three."), 1)
     async with replicas(tmp_path, store, [say("Whole.")]) as (b,):
         async with replicas(tmp_path, store, [slow]) as (a,):
-            accepted = await a.send("Hi", definition())
+            accepted_turn = await a.send("Hi", definition())
             await slow.reached.wait()
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "done"
-        assert (await b.turn(accepted.turn_id)).resumes == 0
+        assert kinds(await listen(b, accepted_turn.turn_id))[-1] == "done"
+        assert (await b.turn(accepted_turn.turn_id)).resumes == 0
 
 
 async def test_without_live_events_a_turn_is_followed_by_its_rows(tmp_path: Path, store: str) -> None:
     """All live events are lost, so readers receive everything from the rows."""
     slow = Stalled(say("One two three."), 1)
     async with (
-        ScriptedModel(slow) as first,
-        ScriptedModel() as other,
-        bench(tmp_path, first, store=store, fanout=InProcessFanout()) as a,
-        bench(tmp_path, other, store=store, fanout=InProcessFanout()) as b,
+        ScriptedModel(slow) as first_model,
+        ScriptedModel() as second_model,
+        bench(tmp_path, first_model, store=store, fanout=InProcessFanout()) as a,
+        bench(tmp_path, second_model, store=store, fanout=InProcessFanout()) as b,
     ):
-        accepted = await a.send("Hi", definition())
+        accepted_turn = await a.send("Hi", definition())
         await slow.reached.wait()
         slow.until.set()
-        assert await listen(b, accepted.turn_id) == await listen(a, accepted.turn_id)
+        assert await listen(b, accepted_turn.turn_id) == await listen(a, accepted_turn.turn_id)
 
 
 async def test_a_commit_that_succeeds_during_its_retry_counts(tmp_path: Path, store: str) -> None:
@@ -258,19 +258,19 @@ async def test_a_commit_that_succeeds_during_its_retry_counts(tmp_path: Path, st
     def append(conn: Connection) -> None:
         run_events.append(conn, [run_events.EventBatch("turn_1", 1, [b"x"])])
 
-    async def land() -> None:
-        other = await Database.open(store)
-        await other.write(append)
-        await other.aclose()
+    async def append_in_database() -> None:
+        database = await Database.open(store)
+        await database.write(append)
+        await database.aclose()
 
     def write(conn: Connection) -> None:
         nonlocal tries
         tries += 1
         if tries == 1:
             raise StorageUnavailable("on purpose")
-        landing = Thread(target=anyio.run, args=(land,))
-        landing.start()
-        landing.join()
+        thread = Thread(target=anyio.run, args=(append_in_database,))
+        thread.start()
+        thread.join()
         append(conn)
 
     async with replicas(tmp_path, store, []) as (a,):
@@ -312,10 +312,10 @@ async def test_no_server_compacts_a_conversation_that_another_is_answering(tmp_p
 async def test_unknown_signals_of_a_newer_server_are_ignored(tmp_path: Path, store: str) -> None:
     slow = Stalled(say("One two three."), 1)
     number = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
-    newer = text(f"INSERT INTO signals VALUES ('sig_newer', {number}, 'later', '', '', '{now()}')")
+    newer_signal = text(f"INSERT INTO signals VALUES ('sig_newer', {number}, 'later', '', '', '{now()}')")
     async with replicas(tmp_path, store, [slow], []) as (a, b):
-        accepted = await a.send("Hi", definition())
+        accepted_turn = await a.send("Hi", definition())
         await slow.reached.wait()
-        await b.database.write(lambda conn: conn.execute(newer).close())
+        await b.database.write(lambda conn: conn.execute(newer_signal).close())
         assert await b.runtime.interrupt(SESSION)
-        assert kinds(await listen(b, accepted.turn_id))[-1] == "interrupted"
+        assert kinds(await listen(b, accepted_turn.turn_id))[-1] == "interrupted"

@@ -40,13 +40,13 @@ async def test_groups_left_by_a_dead_process_become_rows_once(database: Database
     ]
     for number, events in enumerate(groups):
         await database.write(partial(run_groups.add, group=number, batches=batches(*events)))
-    committed = [*groups[0][:2], groups[1][0]]  # by its turn, while another one still needed the records
-    rows = [batch._replace(conversation_id="conv_1") for batch in batches(*committed)]
+    stored_events = [*groups[0][:2], groups[1][0]]  # by its turn, while another one still needed the records
+    rows = [batch._replace(conversation_id="conv_1") for batch in batches(*stored_events)]
     await database.write(partial(run_events.append, batches=rows))
 
     assert await database.write(run_groups.settle) == 3
-    second = b'{"type":"text","conversationId":"conv_1","turnId":"turn_1","seq":2,"text":"short"}'
-    assert await read(database, "turn_1") == [(1, b"{a}"), (2, second), (3, b"{c}"), (4, b"{d}")]
+    second_event = b'{"type":"text","conversationId":"conv_1","turnId":"turn_1","seq":2,"text":"short"}'
+    assert await read(database, "turn_1") == [(1, b"{a}"), (2, second_event), (3, b"{c}"), (4, b"{d}")]
     assert await read(database, "turn_2") == [(1, b"{}"), (2, b"{" + bytes(range(256)))]
     assert await read(database, "turn_gone") == []
     assert await count(database) == 0
@@ -59,8 +59,8 @@ async def test_a_record_exists_until_the_records_before_another_are_deleted(data
     with pytest.raises(IntegrityError):
         await database.write(partial(run_groups.add, group=9, batches=[]))
     await database.write(partial(run_groups.drop_before, group=9))
-    there = [await database.read(partial(run_groups.is_there, group=number)) for number in (5, 6, 9)]
-    assert there == [False, False, True]
+    are_stored = [await database.read(partial(run_groups.is_there, group=number)) for number in (5, 6, 9)]
+    assert are_stored == [False, False, True]
 
 
 async def test_a_long_run_of_adjacent_passages_is_several_rows(database: Database) -> None:
@@ -78,28 +78,28 @@ def test_no_needed_record_is_deleted_and_none_is_needed_for_long(
 ) -> None:
     groups: Groups[int] = Groups()
     needs: dict[int, list[int]] = {}
-    kept: list[int] = []
+    group_numbers: list[int] = []
     for writing, ending in steps:
         due = groups.due()
         number = groups.begin(writing)
-        needed = min(groups.needed_without(due), number)
+        oldest_needed = min(groups.needed_without(due), number)
         for log in due:
             needs[log] = []
             groups.settle(log, group=number if log in writing else None)
         for log in writing:
             needs.setdefault(log, []).append(number)
-        kept = [each for each in [*kept, number] if each >= needed]
-        groups.drop(needed)
+        group_numbers = [group_number for group_number in [*group_numbers, number] if group_number >= oldest_needed]
+        groups.drop(oldest_needed)
         for log in ending:
-            needed = groups.needed_without((log,))
+            oldest_needed = groups.needed_without((log,))
             groups.settle(log)
-            groups.drop(needed)
+            groups.drop(oldest_needed)
             needs[log] = []
-            kept = [each for each in kept if each >= needed]
+            group_numbers = [group_number for group_number in group_numbers if group_number >= oldest_needed]
         for numbers in needs.values():
-            assert set(numbers) <= set(kept)
+            assert set(numbers) <= set(group_numbers)
             assert not numbers or numbers[0] >= number - GROUPS - 2  # of ten that are due at the same time, two wait
-        assert groups.left_over == (bool(kept) and not any(needs.values()))
+        assert groups.left_over == (bool(group_numbers) and not any(needs.values()))
 
 
 def test_some_due_turns_are_settled_with_each_record() -> None:

@@ -35,13 +35,13 @@ PAST = "2000-01-01T00:00:00.000Z"
 pytestmark = needs_postgresql
 
 
-def keeping(starts: Path) -> LaunchSpec:
+def spec_of_notes(starts: Path) -> LaunchSpec:
     spec = stdio_spec(sys.executable, KEEPING, name="notes", domain="law", env={"KEEPING_STARTS": str(starts)})
     return replace(spec, entry=replace(spec.entry, stateful=True))
 
 
 @asynccontextmanager
-async def member(folder: Path, name: str, database: Database) -> AsyncIterator[Hub]:
+async def join_hub(folder: Path, name: str, database: Database) -> AsyncIterator[Hub]:
     """The hub of one of several processes, which has announced itself to the others."""
     policy = LaunchPolicy(folder / name, lifted=LiftedRules(any_command=True, loopback=True), shared=folder / "shared")
     await database.write(lambda conn: replicas.join(conn, name, name, "1", ""))
@@ -59,7 +59,7 @@ async def shared(store: str) -> AsyncIterator[Database]:
         await database.aclose()
 
 
-async def keep(hub: Hub, spec: LaunchSpec, text: str) -> str:
+async def keep_text(hub: Hub, spec: LaunchSpec, text: str) -> str:
     connection = (await hub.acquire([spec], START))["notes"]
     if connection.state is State.FAILED:
         return connection.reason
@@ -77,15 +77,15 @@ async def test_a_stateful_server_runs_in_one_process_and_its_state_moves_to_the_
     tmp_path: Path, shared: Database
 ) -> None:
     starts = tmp_path / "starts"
-    spec = keeping(starts)
-    async with member(tmp_path, "b", shared) as b:
-        async with member(tmp_path, "a", shared) as a:
-            assert await keep(a, spec, "one") == "one"
-            assert "another server" in await keep(b, spec, "lost")
-            assert await keep(a, spec, "two") == "one two"
+    spec = spec_of_notes(starts)
+    async with join_hub(tmp_path, "b", shared) as b:
+        async with join_hub(tmp_path, "a", shared) as a:
+            assert await keep_text(a, spec, "one") == "one"
+            assert "another server" in await keep_text(b, spec, "lost")
+            assert await keep_text(a, spec, "two") == "one two"
             assert len(pids(starts)) == 1
         assert not alive(pids(starts)[0])
-        assert await keep(b, spec, "three") == "one two three"
+        assert await keep_text(b, spec, "three") == "one two three"
     assert len(pids(starts)) == 2
     assert await shared.read(lambda conn: leases.find_owner(conn, leases.home_of("law"))) is None
 
@@ -103,17 +103,17 @@ def lock(path: Path) -> int:
 
 async def test_no_second_child_starts_while_one_lives_under_any_lease(tmp_path: Path, shared: Database) -> None:
     starts = tmp_path / "starts"
-    spec = keeping(starts)
-    async with member(tmp_path, "a", shared) as a:
-        assert await keep(a, spec, "one") == "one"
+    spec = spec_of_notes(starts)
+    async with join_hub(tmp_path, "a", shared) as a:
+        assert await keep_text(a, spec, "one") == "one"
         (file,) = (tmp_path / "shared" / "locks").iterdir()
         with pytest.raises(BlockingIOError):
             lock(file)
-    left = lock(file)
-    async with member(tmp_path, "b", shared) as b:
-        assert "has not ended" in await keep(b, spec, "lost")
-        os.close(left)
-        assert await keep(b, spec, "two") == "one two"
+    descriptor = lock(file)
+    async with join_hub(tmp_path, "b", shared) as b:
+        assert "has not ended" in await keep_text(b, spec, "lost")
+        os.close(descriptor)
+        assert await keep_text(b, spec, "two") == "one two"
     assert len(pids(starts)) == 2
 
 
@@ -121,31 +121,31 @@ async def test_a_process_that_lost_the_home_lease_ends_its_child_before_the_next
     tmp_path: Path, shared: Database
 ) -> None:
     starts = tmp_path / "starts"
-    spec = keeping(starts)
-    async with member(tmp_path, "a", shared) as a, member(tmp_path, "b", shared) as b:
-        assert await keep(a, spec, "one") == "one"
-        await shared.write(forget)
+    spec = spec_of_notes(starts)
+    async with join_hub(tmp_path, "a", shared) as a, join_hub(tmp_path, "b", shared) as b:
+        assert await keep_text(a, spec, "one") == "one"
+        await shared.write(expire_announcements)
         with anyio.fail_after(START):
-            while (found := await keep(b, spec, "two")) != "one two":
-                assert "has not ended" in found
-        first, second = pids(starts)
-        assert not alive(first)
-        assert alive(second)
+            while (answer := await keep_text(b, spec, "two")) != "one two":
+                assert "has not ended" in answer
+        first_pid, second_pid = pids(starts)
+        assert not alive(first_pid)
+        assert alive(second_pid)
 
 
-def forget(conn: Connection) -> None:
+def expire_announcements(conn: Connection) -> None:
     """Let enough time pass that every announcement of a suspended process has expired."""
     conn.execute(update(leases.LEASES).values(until=PAST))
     conn.execute(update(replicas.REPLICAS).values(heartbeat_at=PAST))
 
 
 async def test_a_home_server_whose_process_died_is_awaited(tmp_path: Path, shared: Database) -> None:
-    def die(conn: Connection) -> None:
+    def take_home(conn: Connection) -> None:
         assert leases.take(conn, leases.home_of("law"), "dead", 3.0)
 
-    await shared.write(die)
-    async with member(tmp_path, "a", shared) as a:
-        assert await keep(a, keeping(tmp_path / "starts"), "one") == "one"
+    await shared.write(take_home)
+    async with join_hub(tmp_path, "a", shared) as a:
+        assert await keep_text(a, spec_of_notes(tmp_path / "starts"), "one") == "one"
 
 
 def settings(starts: Path) -> dict[str, Any]:
@@ -154,32 +154,32 @@ def settings(starts: Path) -> dict[str, Any]:
     return {"mcpServers": {"notes": {**server, "env": env}}, "toolPolicy": {"*": "allow"}}
 
 
-def calling(text: str) -> Step:
+def call_keep(text: str) -> Step:
     return use("notes__keep", text=text)
 
 
 async def test_a_turn_runs_at_its_domains_home_server(tmp_path: Path, store: str) -> None:
     starts = tmp_path / "starts"
-    given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "data"}
-    steps = [step for text in ("one", "two", "three") for step in (calling(text), say(f"A {text}."))]
-    a = Rig(tmp_path, *steps, any_command=True, local=tmp_path / "a", **given)
-    b = Rig(tmp_path, instead=ScriptedModel(then=say("B.")), any_command=True, local=tmp_path / "b", **given)
+    options: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "data"}
+    steps = [step for text in ("one", "two", "three") for step in (call_keep(text), say(f"A {text}."))]
+    a = Rig(tmp_path, *steps, any_command=True, local=tmp_path / "a", **options)
+    b = Rig(tmp_path, instead=ScriptedModel(then=say("B.")), any_command=True, local=tmp_path / "b", **options)
     async with a, b:
         domain = await a.domain(**settings(starts))
-        talks = [await a.conversation(domain) for _ in range(2)]
-        assert (await a.say(talks[0], "Keep one"))[-1]["type"] == "done"
-        events = await b.say(talks[1], "Keep two")
+        conversations = [await a.conversation(domain) for _ in range(2)]
+        assert (await a.say(conversations[0], "Keep one"))[-1]["type"] == "done"
+        events = await b.say(conversations[1], "Keep two")
         results = [event for event in events if event["type"] == "tool_result"]
         assert "one two" in str(results)
-        again = f"/api/conversations/{talks[1]}/messages/{events[0]['userMessageId']}/retry"
-        answered = await b.http.post(again, json={})
-        results = [event for event in events_of(answered.text) if event["type"] == "tool_result"]
+        retry_path = f"/api/conversations/{conversations[1]}/messages/{events[0]['userMessageId']}/retry"
+        retried = await b.http.post(retry_path, json={})
+        results = [event for event in events_of(retried.text) if event["type"] == "tool_result"]
         assert "one two three" in str(results)
         for server in (a, b):
-            path = f"/api/conversations/{talks[1]}/messages"
-            shown = [each["content"] for each in (await server.ok("GET", path))["items"]]
-            assert "A three." in str(shown)
-            assert "A two." not in str(shown)
-        plain = await b.conversation()
-        assert "B." in str(await b.say(plain, "Hi"))  # a domain without servers has no home
+            path = f"/api/conversations/{conversations[1]}/messages"
+            contents = [item["content"] for item in (await server.ok("GET", path))["items"]]
+            assert "A three." in str(contents)
+            assert "A two." not in str(contents)
+        unassigned = await b.conversation()
+        assert "B." in str(await b.say(unassigned, "Hi"))  # a domain without servers has no home
     assert len(pids(starts)) == 1

@@ -17,7 +17,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.record import METADATA
 from agentic_rag.store.sessions import SessionLabels
 
-from .records import AT, compaction, message, payload, spent, tool_call, turn
+from .records import AT, compaction, message, payload, tool_call, turn, usage_record
 
 
 def _new(conn: Connection, session_id: str = "sess_1", **fields: Any) -> None:
@@ -37,16 +37,16 @@ async def test_a_session_is_read_as_it_was_stored(database: Database) -> None:
             tool_call_id="toolu_0",
         )
 
-    made = await database.write(make)
-    assert await database.read(lambda conn: sessions.get(conn, SessionId("sess_1"))) == made
-    assert await database.read(lambda conn: sessions.by_tool_call(conn, TurnId("turn_0"), "toolu_0")) == made
+    created = await database.write(make)
+    assert await database.read(lambda conn: sessions.get(conn, SessionId("sess_1"))) == created
+    assert await database.read(lambda conn: sessions.by_tool_call(conn, TurnId("turn_0"), "toolu_0")) == created
     assert await database.read(lambda conn: sessions.by_tool_call(conn, TurnId("turn_9"), "toolu_0")) is None
     assert await database.read(lambda conn: sessions.get(conn, SessionId("sess_9"))) is None
 
 
 async def test_appended_messages_are_read_in_order_and_move_the_session(database: Database) -> None:
-    first = message(1, "你好", parent_message_id="msg_0")
-    second = message(
+    first_message = message(1, "你好", parent_message_id="msg_0")
+    second_message = message(
         2,
         role="assistant",
         step=1,
@@ -58,15 +58,20 @@ async def test_appended_messages_are_read_in_order_and_move_the_session(database
 
     def append(conn: Connection) -> None:
         _new(conn)
-        sessions.append_message(conn, first)
-        sessions.append_message(conn, second)
+        sessions.append_message(conn, first_message)
+        sessions.append_message(conn, second_message)
 
     await database.write(append)
-    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"))) == [first, second]
-    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"), from_seq=2)) == [second]
-    found = await database.read(lambda conn: sessions.get(conn, SessionId("sess_1")))
-    assert found is not None
-    assert found.last_seq == 2
+    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"))) == [
+        first_message,
+        second_message,
+    ]
+    assert await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"), from_seq=2)) == [
+        second_message
+    ]
+    session = await database.read(lambda conn: sessions.get(conn, SessionId("sess_1")))
+    assert session is not None
+    assert session.last_seq == 2
 
 
 async def test_keys_of_a_block_keep_their_order(database: Database) -> None:
@@ -77,16 +82,16 @@ async def test_keys_of_a_block_keep_their_order(database: Database) -> None:
         sessions.append_message(conn, message(1, content=[block]))
 
     await database.write(append)
-    found = (await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"))))[0].content[0]
-    assert to_text(found) == to_text(block)
+    stored_block = (await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1"))))[0].content[0]
+    assert to_text(stored_block) == to_text(block)
 
 
 @pytest.mark.parametrize("value", [2**70, 1e300, "\ud800", "\x00", "a\u202eb", "𝔘", [[]], {"": None}, True])
 async def test_odd_arguments_round_trip_exactly(database: Database, value: object) -> None:
     await database.write(lambda conn: tool_calls.start(conn, [tool_call(arguments={"value": value})]))
-    found = await database.read(lambda conn: tool_calls.get(conn, TurnId("turn_1"), "toolu_1"))
-    assert found is not None
-    assert found.arguments == {"value": value}
+    call = await database.read(lambda conn: tool_calls.get(conn, TurnId("turn_1"), "toolu_1"))
+    assert call is not None
+    assert call.arguments == {"value": value}
 
 
 _json = st.recursive(
@@ -121,7 +126,7 @@ async def test_a_place_before_the_last_message_is_refused(database: Database) ->
 
 
 async def test_a_page_counts_messages_as_clients_do(database: Database) -> None:
-    def three_turns(conn: Connection) -> None:
+    def append_turns(conn: Connection) -> None:
         _new(conn)
         seq = 0
         for number in (1, 2, 3):
@@ -132,22 +137,22 @@ async def test_a_page_counts_messages_as_clients_do(database: Database) -> None:
                 seq += 1
                 sessions.append_message(conn, message(seq, message_id=message_id, role=role))
 
-    await database.write(three_turns)
+    await database.write(append_turns)
 
-    async def ids(limit: int, before: MessageId | None = None) -> list[str]:
+    async def list_ids(limit: int, before: MessageId | None = None) -> list[str]:
         rows = await database.read(lambda conn: sessions.page(conn, SessionId("sess_1"), limit, before))
         assert [row.seq for row in rows] == sorted(row.seq for row in rows)
         return [row.message_id for row in rows]
 
-    assert await ids(2) == ["u3", *["a3"] * 4]
-    assert await ids(3) == [*["a2"] * 4, "u3", *["a3"] * 4]
-    assert await ids(2, MessageId("u3")) == ["u2", *["a2"] * 4]
-    assert await ids(1, MessageId("a2")) == ["u2"]
-    assert await ids(5, MessageId("u1")) == []
-    assert len(await ids(100)) == 15
-    with pytest.raises(NotFound) as caught:
-        await ids(2, MessageId("nothing"))
-    assert caught.value.code == "MESSAGE_NOT_FOUND"
+    assert await list_ids(2) == ["u3", *["a3"] * 4]
+    assert await list_ids(3) == [*["a2"] * 4, "u3", *["a3"] * 4]
+    assert await list_ids(2, MessageId("u3")) == ["u2", *["a2"] * 4]
+    assert await list_ids(1, MessageId("a2")) == ["u2"]
+    assert await list_ids(5, MessageId("u1")) == []
+    assert len(await list_ids(100)) == 15
+    with pytest.raises(NotFound) as missing:
+        await list_ids(2, MessageId("nothing"))
+    assert missing.value.code == "MESSAGE_NOT_FOUND"
 
 
 async def test_the_blocks_of_one_message_are_replaced(database: Database) -> None:
@@ -159,8 +164,8 @@ async def test_the_blocks_of_one_message_are_replaced(database: Database) -> Non
     blocks = [{"type": "text", "text": "a note"}, {"type": "text", "text": "hello"}]
     await database.write(append)
     await database.write(lambda conn: sessions.set_content(conn, SessionId("sess_1"), 2, blocks))
-    found = await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1")))
-    assert found == [message(1), message(2, content=blocks, rewritten_at=2)]
+    messages = await database.read(lambda conn: sessions.transcript(conn, SessionId("sess_1")))
+    assert messages == [message(1), message(2, content=blocks, rewritten_at=2)]
     with pytest.raises(NotFound):
         await database.write(lambda conn: sessions.set_content(conn, SessionId("sess_1"), 3, blocks))
 
@@ -170,9 +175,9 @@ async def test_the_window_and_its_prefix_are_kept(database: Database) -> None:
     await database.write(lambda conn: sessions.append_message(conn, message(9)))
     head = [{"type": "text", "text": "before"}]
     await database.write(lambda conn: sessions.set_window(conn, SessionId("sess_1"), 7, head))
-    found = await database.read(lambda conn: sessions.get(conn, SessionId("sess_1")))
-    assert found is not None
-    assert (found.window_start, found.window_set_at, found.head) == (7, 9, head)
+    session = await database.read(lambda conn: sessions.get(conn, SessionId("sess_1")))
+    assert session is not None
+    assert (session.window_start, session.window_set_at, session.head) == (7, 9, head)
 
 
 async def test_deleting_a_session_deletes_exactly_its_content_and_delegates(database: Database) -> None:
@@ -187,10 +192,10 @@ async def test_deleting_a_session_deletes_exactly_its_content_and_delegates(data
             run_events.append(conn, [run_events.EventBatch(f"turn_{name}", 1, [b"x"])])
             tool_calls.start(conn, [tool_call(turn_id=f"turn_{name}", session_id=f"sess_{name}")])
             payloads.put(conn, payload(f"ref_{name}", f"sess_{name}"))
-            usage.put(conn, [spent(f"usage_{name}", f"sess_{name}")])
+            usage.put(conn, [usage_record(f"usage_{name}", f"sess_{name}")])
             compactions.put(conn, compaction(f"comp_{name}", f"sess_{name}"))
 
-    def counts(conn: Connection) -> list[int]:
+    def count_rows(conn: Connection) -> list[int]:
         nouns = ("sessions", "messages", "turns", "run_events", "tool_calls", "payloads", "compactions")
         return [conn.execute(select(func.count()).select_from(METADATA.tables[noun])).scalar_one() for noun in nouns]
 
@@ -198,7 +203,7 @@ async def test_deleting_a_session_deletes_exactly_its_content_and_delegates(data
     refs = await database.read(lambda conn: payloads.refs_of(conn, SessionId("sess_1")))
     assert sorted(refs) == ["ref_1", "ref_child", "ref_grandchild"]
     assert await database.write(lambda conn: sessions.delete(conn, SessionId("sess_1"))) is True
-    assert await database.read(counts) == [1] * 7
+    assert await database.read(count_rows) == [1] * 7
     assert await database.read(lambda conn: usage.of_session(conn, SessionId("sess_1"))) != [], (
         "what was spent stays spent"
     )

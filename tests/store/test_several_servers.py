@@ -32,7 +32,7 @@ QUESTION = "How many days of paid leave do full-time staff have?"
 
 
 @asynccontextmanager
-async def two(folder: Path, store: str, *steps: Scripted, **settings: Any) -> AsyncIterator[tuple[Rig, Rig]]:
+async def open_servers(folder: Path, store: str, *steps: Scripted, **settings: Any) -> AsyncIterator[tuple[Rig, Rig]]:
     """Two servers; ``steps`` are the answers of the first one's model."""
     settings = {"database_url": store, "secret_key": KEY, **settings}
     async with (
@@ -42,136 +42,136 @@ async def two(folder: Path, store: str, *steps: Scripted, **settings: Any) -> As
         yield a, b
 
 
-async def until(met: Callable[[], Awaitable[Any]]) -> None:
+async def until(condition: Callable[[], Awaitable[Any]]) -> None:
     with anyio.fail_after(PATIENCE):
         checks = count()
-        while not await met():
+        while not await condition():
             await pause(next(checks))
 
 
 @needs_postgresql
 async def test_a_ticket_of_one_server_is_valid_once_at_another(tmp_path: Path, store: str) -> None:
-    async with two(tmp_path, store) as (a, b), serving(b.application.app) as address:
+    async with open_servers(tmp_path, store) as (a, b), serving(b.application.app) as address:
         key = await make_key(a, "ann", "operator")
         ticket = await a.ok("POST", "/api/ws-tickets", headers=bearer(key))
-        async with socket(address, ticket["subprotocol"], "agentic-rag.native") as ann:
-            assert (await ann.ask("ping"))["type"] == "pong"
+        async with socket(address, ticket["subprotocol"], "agentic-rag.native") as reader:
+            assert (await reader.ask("ping"))["type"] == "pong"
         with pytest.raises(InvalidStatus, match="401"):
             async with socket(address, ticket["subprotocol"], "agentic-rag.native"):
                 pass
-        of_revoked = await a.ok("POST", "/api/ws-tickets", headers=bearer(key))
-        (made,) = (await a.ok("GET", "/api/keys"))["items"]
-        await a.ok("DELETE", f"/api/keys/{made['id']}")
+        ticket_of_revoked = await a.ok("POST", "/api/ws-tickets", headers=bearer(key))
+        (key_record,) = (await a.ok("GET", "/api/keys"))["items"]
+        await a.ok("DELETE", f"/api/keys/{key_record['id']}")
 
-        async def refused() -> bool:
+        async def is_refused() -> bool:
             return (await b.http.get("/api/domains", headers=bearer(key))).status_code == 401
 
-        await until(refused)
+        await until(is_refused)
         with pytest.raises(InvalidStatus, match="401"):
-            async with socket(address, of_revoked["subprotocol"], "agentic-rag.native"):
+            async with socket(address, ticket_of_revoked["subprotocol"], "agentic-rag.native"):
                 pass
 
 
 @needs_postgresql
 async def test_a_budget_change_on_one_server_applies_on_the_other(tmp_path: Path, store: str) -> None:
-    async with two(tmp_path, store) as (a, b):
-        talk = await b.conversation()
-        domain = (await b.ok("GET", f"/api/conversations/{talk}"))["domainId"]
-        assert (await b.say(talk, "Hi"))[-1]["type"] == "done"  # a call with a cost
+    async with open_servers(tmp_path, store) as (a, b):
+        conversation = await b.conversation()
+        domain = (await b.ok("GET", f"/api/conversations/{conversation}"))["domainId"]
+        assert (await b.say(conversation, "Hi"))[-1]["type"] == "done"  # a call with a cost
         budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "day", "hard": "1"}
-        made = await a.ok("PUT", "/api/budgets", budget)
+        budget_record = await a.ok("PUT", "/api/budgets", budget)
         spending = b.application.ground.spending
 
-        async def limited() -> bool:
+        async def is_limited() -> bool:
             return bool(spending._budgets)
 
-        await until(limited)
-        refused = await b.refused("POST", f"/api/conversations/{talk}/messages", {"content": "Again"})
-        assert refused[1] == "BUDGET_EXCEEDED"
-        await a.ok("DELETE", f"/api/budgets/{made['id']}")
+        await until(is_limited)
+        refusal = await b.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Again"})
+        assert refusal[1] == "BUDGET_EXCEEDED"
+        await a.ok("DELETE", f"/api/budgets/{budget_record['id']}")
 
-        async def free() -> bool:
-            return not await limited()
+        async def is_free() -> bool:
+            return not await is_limited()
 
-        await until(free)
+        await until(is_free)
 
 
 @needs_postgresql
 async def test_a_title_from_one_server_reaches_clients_of_another(tmp_path: Path, store: str) -> None:
     steps = (say("27 days."), say("Paid leave of full-time staff"))
-    async with two(tmp_path, store, *steps, titles="model") as (a, b), serving(b.application.app) as address:
-        talk = await a.conversation()
+    async with open_servers(tmp_path, store, *steps, titles="model") as (a, b), serving(b.application.app) as address:
+        conversation = await a.conversation()
         async with client(address) as reader:
-            await reader.ask("subscribe", conversationId=talk)
-            await a.say(talk, QUESTION)
+            await reader.ask("subscribe", conversationId=conversation)
+            await a.say(conversation, QUESTION)
             await a.application.machinery.naming.run()
             with anyio.fail_after(PATIENCE):
-                told: list[Json] = []
-                while not told or told[-1].get("title") != "Paid leave of full-time staff":
-                    told.append(await reader.hear())
+                messages: list[Json] = []
+                while not messages or messages[-1].get("title") != "Paid leave of full-time staff":
+                    messages.append(await reader.hear())
 
 
 @pytest.mark.sqlite("no database to share")
 async def test_redis_without_a_shared_database_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExceptionGroup) as caught:  # from the nesting depth of the open parts
+    with pytest.raises(ExceptionGroup) as group:  # from the nesting depth of the open parts
         async with Rig(tmp_path, redis_url="redis://127.0.0.1:1/0"):
             pass
-    refused = first_cause(caught.value)
-    assert isinstance(refused, BadConfiguration)
-    assert "AGENTIC_RAG_REDIS_URL" in str(refused)
-    assert "AGENTIC_RAG_DATABASE_URL" in str(refused)
+    cause = first_cause(group.value)
+    assert isinstance(cause, BadConfiguration)
+    assert "AGENTIC_RAG_REDIS_URL" in str(cause)
+    assert "AGENTIC_RAG_DATABASE_URL" in str(cause)
 
 
 @needs_postgresql
 async def test_servers_share_a_data_folder_and_keep_private_files_beside_it(tmp_path: Path, store: str) -> None:
     """The other server reads the files of the first one. A server that wants the folder alone is refused meanwhile."""
     places: list[dict[str, Any]] = [{"data": tmp_path / "shared", "local": tmp_path / name} for name in ("a", "b")]
-    given: dict[str, Any] = {"database_url": store, "secret_key": KEY}
+    options: dict[str, Any] = {"database_url": store, "secret_key": KEY}
     async with (
-        Rig(tmp_path, say("One."), **given, **places[0]) as a,
-        Rig(tmp_path, say("Two."), **given, **places[1]) as b,
+        Rig(tmp_path, say("One."), **options, **places[0]) as a,
+        Rig(tmp_path, say("Two."), **options, **places[1]) as b,
     ):
         domain = await a.domain()
-        made = await a.upload(domain, "leave.md", b"# Leave\n\nThirty days.")
-        await a.settled(domain, made["id"])
-        talk = await b.conversation(domain)
-        assert (await b.say(talk, "Hi"))[-1]["type"] == "done"
-        assert (await a.say(talk, "Again"))[-1]["type"] == "done"
-        found = await b.http.get(f"/api/domains/{domain}/documents/{made['id']}/file")
-        assert found.content == b"# Leave\n\nThirty days."
-        folders = [each.application.ground.folder for each in (a, b)]
+        document = await a.upload(domain, "leave.md", b"# Leave\n\nThirty days.")
+        await a.settled(domain, document["id"])
+        conversation = await b.conversation(domain)
+        assert (await b.say(conversation, "Hi"))[-1]["type"] == "done"
+        assert (await a.say(conversation, "Again"))[-1]["type"] == "done"
+        response = await b.http.get(f"/api/domains/{domain}/documents/{document['id']}/file")
+        assert response.content == b"# Leave\n\nThirty days."
+        folders = [server.application.ground.folder for server in (a, b)]
         assert folders[0].incoming != folders[1].incoming
         for name in ("a", "b"):
-            assert {"lock", "name"} <= {each.name for each in (tmp_path / name).iterdir()}
+            assert {"lock", "name"} <= {path.name for path in (tmp_path / name).iterdir()}
         with pytest.raises(DataFolderOwned):
             DataFolder.own(tmp_path / "shared")
     DataFolder.own(tmp_path / "shared").release()
-    kept = folders[0].name
-    async with Rig(tmp_path, **given, **places[0]) as a:
-        assert a.application.ground.folder.name == kept
+    name_before = folders[0].name
+    async with Rig(tmp_path, **options, **places[0]) as a:
+        assert a.application.ground.folder.name == name_before
 
 
 @needs_postgresql
 async def test_two_servers_with_separate_indexes_report_that_they_need_qdrant(
     tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "shared"}
-    async with Rig(tmp_path, local=tmp_path / "a", **given) as a:
+    options: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "shared"}
+    async with Rig(tmp_path, local=tmp_path / "a", **options) as a:
         assert (await a.ok("GET", "/api/health"))["index"]["state"] == "ready"
-        async with Rig(tmp_path, local=tmp_path / "b", **given):
+        async with Rig(tmp_path, local=tmp_path / "b", **options):
             index = (await a.ok("GET", "/api/health"))["index"]
             assert (index["state"], "QDRANT_URL" in index["reason"]) == ("degraded", True)
             assert "QDRANT_URL" in caplog.text
 
 
 def mount(*arguments: str | Path) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+    process = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if process.returncode:
+        pytest.skip(f"nothing can be mounted here: {process.stderr}")
 
 
 @contextmanager
-def read_only(place: Path) -> Iterator[None]:
+def make_read_only(place: Path) -> Iterator[None]:
     """Make a folder read-only for everybody who opens it by its path."""
     mount("--bind", place, place)
     try:
@@ -183,45 +183,45 @@ def read_only(place: Path) -> Iterator[None]:
 
 @needs_postgresql
 async def test_a_shared_folder_that_turns_read_only_is_reported_and_keeps_its_files(tmp_path: Path, store: str) -> None:
-    given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "shared"}
+    options: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "shared"}
     async with (
-        Rig(tmp_path, say("One."), say("Two."), local=tmp_path / "a", **given) as a,
-        Rig(tmp_path, say("Three."), local=tmp_path / "b", **given) as b,
+        Rig(tmp_path, say("One."), say("Two."), local=tmp_path / "a", **options) as a,
+        Rig(tmp_path, say("Three."), local=tmp_path / "b", **options) as b,
     ):
         domain = await a.domain()
-        kept = await a.upload(domain, "leave.md", b"# Leave\n\nThirty days.")
-        talk = await b.conversation(domain)
-        assert (await a.say(talk, "Hi"))[-1]["type"] == "done"
+        document = await a.upload(domain, "leave.md", b"# Leave\n\nThirty days.")
+        conversation = await b.conversation(domain)
+        assert (await a.say(conversation, "Hi"))[-1]["type"] == "done"
         path = f"/api/domains/{domain}/documents"
-        with read_only(tmp_path / "shared"):
-            refused = await b.http.post(path, files={"f": ("more.md", b"# More")})
-            assert (refused.status_code, refused.json()["error"]["code"]) == (507, "STORAGE_FULL")
+        with make_read_only(tmp_path / "shared"):
+            response = await b.http.post(path, files={"f": ("more.md", b"# More")})
+            assert (response.status_code, response.json()["error"]["code"]) == (507, "STORAGE_FULL")
             for server in (a, b):  # turns need only the database, and existing files are read
-                assert (await server.say(talk, "Hi"))[-1]["type"] == "done"
-                assert (await server.http.get(f"{path}/{kept['id']}/file")).content == b"# Leave\n\nThirty days."
+                assert (await server.say(conversation, "Hi"))[-1]["type"] == "done"
+                assert (await server.http.get(f"{path}/{document['id']}/file")).content == b"# Leave\n\nThirty days."
         more = await b.upload(domain, "more.md", b"# More\n\nForty days.")
-        assert {each["id"] for each in (await a.ok("GET", path))["items"]} == {kept["id"], more["id"]}
+        assert {item["id"] for item in (await a.ok("GET", path))["items"]} == {document["id"], more["id"]}
 
 
 @needs_postgresql
 async def test_documents_left_by_a_stopping_server_are_ingested_by_the_next_at_once(tmp_path: Path, store: str) -> None:
-    reading = anyio.Event()
+    is_claimed = anyio.Event()
 
-    def note(place: str) -> None:
+    def note_claim(place: str) -> None:
         if place == "ingest.claimed":
-            reading.set()
+            is_claimed.set()
 
-    async with Rig(tmp_path, database_url=store, secret_key=KEY, failpoint=note) as rig:
+    async with Rig(tmp_path, database_url=store, secret_key=KEY, failpoint=note_claim) as rig:
         domain = await rig.domain()
-        made = await rig.ok(
+        uploaded = await rig.ok(
             "POST", f"/api/domains/{domain}/documents", files={"f": ("a.md", b"# Leave\n\nTwenty days.")}
         )
         with anyio.fail_after(PATIENCE):
-            await reading.wait()
+            await is_claimed.wait()
     async with Rig(tmp_path, database_url=store, secret_key=KEY) as rig:
         rig.application.begin()
         headers = bearer(rig.application.access.local_key)
-        path = f"/api/domains/{domain}/documents/{made['items'][0]['id']}"
+        path = f"/api/domains/{domain}/documents/{uploaded['items'][0]['id']}"
 
         async def is_read() -> bool:
             return bool((await rig.ok("GET", path, headers=headers))["status"] == "indexed")

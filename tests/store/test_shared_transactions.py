@@ -28,30 +28,30 @@ def _append(number: int) -> Callable[[Connection], None]:
     return lambda conn: run_events.append(conn, [run_events.EventBatch(f"turn_{number}", 1, [b"x"])])
 
 
-def _kept(conn: Connection) -> list[int]:
+def _list_stored(conn: Connection) -> list[int]:
     return [number for number in range(10) if run_events.last_seq(conn, TurnId(f"turn_{number}"))]
 
 
 @asynccontextmanager
-async def _behind_a_write(database: Database, outcomes: Outcomes) -> AsyncIterator[TaskGroup]:
+async def _block_writer(database: Database, outcomes: Outcomes) -> AsyncIterator[TaskGroup]:
     """Block the writer in a write of event 0 until the block, which requests others, ends; then wait for all."""
-    running, go_on = threading.Event(), threading.Event()
+    has_started, may_finish = threading.Event(), threading.Event()
 
-    def first(conn: Connection) -> None:
-        running.set()
-        assert go_on.wait(BOUND)
+    def write_first(conn: Connection) -> None:
+        has_started.set()
+        assert may_finish.wait(BOUND)
         _append(0)(conn)
 
     with anyio.fail_after(BOUND):
-        async with anyio.create_task_group() as asking:
-            asking.start_soon(_ask, database, outcomes, "first", first)
-            assert await anyio.to_thread.run_sync(running.wait, BOUND)
-            yield asking
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_request_write, database, outcomes, "first", write_first)
+            assert await anyio.to_thread.run_sync(has_started.wait, BOUND)
+            yield tasks
             await anyio.lowlevel.checkpoint()  # now all are requested
-            go_on.set()
+            may_finish.set()
 
 
-async def _ask(
+async def _request_write(
     database: Database, outcomes: Outcomes, name: str, fn: Callable[[Connection], Any], durable: bool = False
 ) -> None:
     try:
@@ -61,59 +61,59 @@ async def _ask(
 
 
 async def test_writes_queued_during_a_write_are_committed_together(sqlite: Database) -> None:
-    joined, go_on = threading.Event(), threading.Event()
+    has_joined, may_finish = threading.Event(), threading.Event()
     outcomes: Outcomes = {}
 
-    def last(conn: Connection) -> None:
-        joined.set()
-        assert go_on.wait(BOUND)
+    def write_last(conn: Connection) -> None:
+        has_joined.set()
+        assert may_finish.wait(BOUND)
         _append(1)(conn)
 
     with anyio.fail_after(BOUND):
-        async with anyio.create_task_group() as waiting, _behind_a_write(sqlite, outcomes) as asking:
-            asking.start_soon(_ask, sqlite, outcomes, "last", last)
+        async with anyio.create_task_group() as observers, _block_writer(sqlite, outcomes) as tasks:
+            tasks.start_soon(_request_write, sqlite, outcomes, "last", write_last)
 
-            async def look() -> None:
-                assert await anyio.to_thread.run_sync(joined.wait, BOUND)
-                assert await sqlite.read(_kept) == []
+            async def check_nothing_stored() -> None:
+                assert await anyio.to_thread.run_sync(has_joined.wait, BOUND)
+                assert await sqlite.read(_list_stored) == []
                 assert outcomes == {}
-                go_on.set()
+                may_finish.set()
 
-            waiting.start_soon(look)
-    assert await sqlite.read(_kept) == [0, 1]
+            observers.start_soon(check_nothing_stored)
+    assert await sqlite.read(_list_stored) == [0, 1]
 
 
 async def test_a_failed_write_keeps_the_other_writes_of_its_transaction(sqlite: Database) -> None:
     outcomes: Outcomes = {}
 
-    def half(conn: Connection) -> None:
+    def write_and_fail(conn: Connection) -> None:
         _append(2)(conn)
         raise ValueError("on purpose")
 
-    async with _behind_a_write(sqlite, outcomes) as asking:
-        asking.start_soon(_ask, sqlite, outcomes, "before", _append(1))
-        asking.start_soon(_ask, sqlite, outcomes, "half", half)
-        asking.start_soon(_ask, sqlite, outcomes, "taken", _append(1))
-        asking.start_soon(_ask, sqlite, outcomes, "after", _append(3))
+    async with _block_writer(sqlite, outcomes) as tasks:
+        tasks.start_soon(_request_write, sqlite, outcomes, "before", _append(1))
+        tasks.start_soon(_request_write, sqlite, outcomes, "half", write_and_fail)
+        tasks.start_soon(_request_write, sqlite, outcomes, "taken", _append(1))
+        tasks.start_soon(_request_write, sqlite, outcomes, "after", _append(3))
     assert outcomes["before"] is outcomes["after"] is None
     assert str(outcomes["half"]) == "on purpose"
     assert type(outcomes["taken"]).__name__ == "IntegrityError"
-    assert await sqlite.read(_kept) == [0, 1, 3]
+    assert await sqlite.read(_list_stored) == [0, 1, 3]
 
 
 async def test_a_rolled_back_shared_transaction_fails_all_its_writes(sqlite: Database) -> None:
     outcomes: Outcomes = {}
 
-    def undo(conn: Connection) -> None:  # as SQLite itself may do when the disk is full
+    def roll_back(conn: Connection) -> None:  # as SQLite itself may do when the disk is full
         conn.exec_driver_sql("ROLLBACK")
         raise ValueError("all is undone")
 
-    async with _behind_a_write(sqlite, outcomes) as asking:
-        asking.start_soon(_ask, sqlite, outcomes, "undo", undo)
-        asking.start_soon(_ask, sqlite, outcomes, "after", _append(2))
+    async with _block_writer(sqlite, outcomes) as tasks:
+        tasks.start_soon(_request_write, sqlite, outcomes, "undo", roll_back)
+        tasks.start_soon(_request_write, sqlite, outcomes, "after", _append(2))
     assert str(outcomes["first"]) == str(outcomes["undo"]) == "all is undone"
     assert outcomes["after"] is None
-    assert await sqlite.read(_kept) == [2]
+    assert await sqlite.read(_list_stored) == [2]
 
 
 async def test_acknowledged_writes_survive_a_full_disk(sqlite: Database) -> None:
@@ -121,23 +121,23 @@ async def test_acknowledged_writes_survive_a_full_disk(sqlite: Database) -> None
     await sqlite.write(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages + 4}").close())
     outcomes: Outcomes = {}
 
-    def large(conn: Connection) -> None:
+    def append_too_much(conn: Connection) -> None:
         _append(2)(conn)
         run_events.append(conn, [run_events.EventBatch("turn_2", 3, [b"x" * 100_000])])
 
-    async with _behind_a_write(sqlite, outcomes) as asking:
-        for name, write in (("1", _append(1)), ("2", large), ("3", _append(3))):
-            asking.start_soon(_ask, sqlite, outcomes, name, write)
+    async with _block_writer(sqlite, outcomes) as tasks:
+        for name, write in (("1", _append(1)), ("2", append_too_much), ("3", _append(3))):
+            tasks.start_soon(_request_write, sqlite, outcomes, name, write)
     assert isinstance(outcomes["2"], StorageFull)
-    acknowledged = [number for number, name in enumerate(("first", "1", "2", "3")) if outcomes[name] is None]
-    assert await sqlite.read(_kept) == acknowledged
+    acknowledged_numbers = [number for number, name in enumerate(("first", "1", "2", "3")) if outcomes[name] is None]
+    assert await sqlite.read(_list_stored) == acknowledged_numbers
 
 
 async def test_a_durable_write_joins_no_transaction_without_fsync(sqlite: Database) -> None:
     outcomes: Outcomes = {}
-    async with _behind_a_write(sqlite, outcomes) as asking:
-        asking.start_soon(
-            _ask,
+    async with _block_writer(sqlite, outcomes) as tasks:
+        tasks.start_soon(
+            _request_write,
             sqlite,
             outcomes,
             "durable",
@@ -156,9 +156,9 @@ async def test_a_closed_database_refuses_each_write(tmp_path: Path) -> None:
 
 
 async def test_a_queued_write_of_a_cancelled_caller_never_runs(sqlite: Database) -> None:
-    async with _behind_a_write(sqlite, {}), anyio.create_task_group() as leaving:
+    async with _block_writer(sqlite, {}), anyio.create_task_group() as leaving:
         leaving.start_soon(sqlite.write, _append(1))
         await anyio.lowlevel.checkpoint()
         leaving.cancel_scope.cancel()
     await sqlite.write(_append(2))
-    assert await sqlite.read(_kept) == [0, 2]
+    assert await sqlite.read(_list_stored) == [0, 2]

@@ -15,14 +15,20 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.sessions import SessionLabels
 
-from .records import AT, compaction, message, payload, spent, turn
+from .records import AT, compaction, message, payload, turn, usage_record
 
 
 async def test_usage_is_read_unchanged_and_summed_by_turn(database: Database) -> None:
-    rows = [spent("usage_1", turn_id="turn_1", step=1), spent("usage_2", turn_id="turn_1", step=2, agent="a/b")]
-    await database.write(lambda conn: usage.put(conn, [*rows, spent("usage_3")]))
+    rows = [
+        usage_record("usage_1", turn_id="turn_1", step=1),
+        usage_record("usage_2", turn_id="turn_1", step=2, agent="a/b"),
+    ]
+    await database.write(lambda conn: usage.put(conn, [*rows, usage_record("usage_3")]))
     await database.write(lambda conn: usage.put(conn, []))
-    assert await database.read(lambda conn: usage.of_session(conn, SessionId("sess_1"))) == [*rows, spent("usage_3")]
+    assert await database.read(lambda conn: usage.of_session(conn, SessionId("sess_1"))) == [
+        *rows,
+        usage_record("usage_3"),
+    ]
     assert await database.read(lambda conn: usage.of_turn(conn, TurnId("turn_1"))) == Usage(2, 4, 6, 8)
     assert await database.read(lambda conn: usage.of_turn(conn, TurnId("turn_9"))) == Usage()
 
@@ -69,9 +75,9 @@ async def test_a_process_without_the_lease_cannot_write(database: Database) -> N
     with pytest.raises(LeaseLost):
         await database.write(lambda conn: turns.hold(conn, TurnId("turn_1"), 1))
     assert not await database.write(lambda conn: turns.is_held(conn, TurnId("turn_1"), 1))
-    found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
-    assert found is not None
-    assert (found.owner, found.fence) == ("other", 2)
+    record = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
+    assert record is not None
+    assert (record.owner, record.fence) == ("other", 2)
 
 
 async def test_payload_files_are_written_once_and_removed(tmp_path: Path) -> None:

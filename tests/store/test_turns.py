@@ -62,16 +62,16 @@ async def test_turns_are_listed_by_state_and_age(database: Database) -> None:
 
     await database.write(fill)
 
-    def ids(conn: Connection) -> list[list[str]]:
+    def list_ids(conn: Connection) -> list[list[str]]:
         lists = (
             turns.list_running(conn),
             turns.list_queued(conn, SessionId("sess_1")),
             turns.list_queued(conn),
             turns.of_session(conn, SessionId("sess_1")),
         )
-        return [[found.id for found in one] for one in lists]
+        return [[record.id for record in records] for records in lists]
 
-    assert await database.read(ids) == [
+    assert await database.read(list_ids) == [
         ["turn_1", "turn_4"],
         ["turn_2", "turn_3"],
         ["turn_2", "turn_3", "turn_5"],
@@ -80,20 +80,20 @@ async def test_turns_are_listed_by_state_and_age(database: Database) -> None:
 
 
 async def test_a_queued_turn_starts_once(database: Database) -> None:
-    begun = turn(image_id="img_2", role_hashes={"nuwa": "b"}, owner="host:1", started_at=LATER, parent_message_id="m")
+    started = turn(image_id="img_2", role_hashes={"nuwa": "b"}, owner="host:1", started_at=LATER, parent_message_id="m")
 
     def start(conn: Connection) -> bool:
-        return turns.start(conn, begun)
+        return turns.start(conn, started)
 
     await database.write(lambda conn: turn(status="queued", image_id="img_1").insert(conn))
     assert await database.write(start) is False, "it is in nobody's queue"
     await database.write(lambda conn: turns.take_queued(conn, ["turn_1"], "host:1"))
     assert await database.write(start) is True
     assert await database.write(start) is False
-    found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
-    assert found is not None
-    assert found == begun.replace(fence=1, lease_until=found.lease_until, began=True)
-    assert found.lease_until is not None
+    record = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
+    assert record is not None
+    assert record == started.replace(fence=1, lease_until=record.lease_until, began=True)
+    assert record.lease_until is not None
 
 
 CITED = Reference(1, "doc_1", "notice.md", "doc_1-c0", "two months", 0.9, page=3)
@@ -138,9 +138,9 @@ async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
         return turns.finish(conn, TurnId("turn_1"), end)
 
     assert await database.write(fail) is True
-    found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
-    assert found is not None
-    assert found.error == error
+    record = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
+    assert record is not None
+    assert record.error == error
 
 
 async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: Database) -> None:
@@ -148,9 +148,9 @@ async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: D
     fences = [await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_1"), "host:2")) for _ in range(3)]
     assert fences == [1, 2, 3]
     assert [await database.write(lambda conn: turns.count_resume(conn, TurnId("turn_1"))) for _ in range(2)] == [1, 2]
-    found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
-    assert found is not None
-    assert (found.owner, found.fence, found.resumes) == ("host:2", 3, 2)
+    record = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
+    assert record is not None
+    assert (record.owner, record.fence, record.resumes) == ("host:2", 3, 2)
     with pytest.raises(NotFound):
         await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_9"), "host:2"))
     with pytest.raises(NotFound):
@@ -166,8 +166,8 @@ async def test_an_ended_turn_cannot_be_leased(database: Database) -> None:
 async def test_a_lease_lasts_fifteen_seconds_by_the_databases_clock(database: Database) -> None:
     def begin(conn: Connection) -> list[bool]:
         turns.add(conn, turn(owner="host:1"))
-        until = select(turns.TURNS.c.lease_until).scalar_subquery()
-        bounds = (DatabaseTime(turns.LEASE_SECONDS - 5) < until, until < DatabaseTime(turns.LEASE_SECONDS + 5))
+        lease_end = select(turns.TURNS.c.lease_until).scalar_subquery()
+        bounds = (DatabaseTime(turns.LEASE_SECONDS - 5) < lease_end, lease_end < DatabaseTime(turns.LEASE_SECONDS + 5))
         return [bool(conn.execute(select(bound)).scalar()) for bound in bounds]
 
     assert await database.write(begin) == [True, True]
@@ -185,15 +185,15 @@ async def test_turns_with_a_living_owner_stay_and_expired_ones_are_taken(databas
 
     await database.write(fill)
 
-    async def left(*, alone: bool) -> list[str]:
-        found = await database.write(lambda conn: turns.lock_abandoned(conn, "host:2", alone=alone))
-        return sorted(each.id for each in found)  # PostgreSQL sets the time of new ones
+    async def lock_abandoned(*, alone: bool) -> list[str]:
+        abandoned = await database.write(lambda conn: turns.lock_abandoned(conn, "host:2", alone=alone))
+        return sorted(record.id for record in abandoned)  # PostgreSQL sets the time of new ones
 
-    assert await left(alone=False) == ["turn_3", "turn_4", "turn_5"]
-    assert await left(alone=True) == ["turn_1", "turn_2", "turn_3", "turn_4", "turn_5"]
-    kept = await database.write(lambda conn: turns.renew(conn, "host:1"))
-    assert kept == {"turn_1", "turn_2", "turn_3", "turn_4"}
-    assert await left(alone=False) == ["turn_5"]
+    assert await lock_abandoned(alone=False) == ["turn_3", "turn_4", "turn_5"]
+    assert await lock_abandoned(alone=True) == ["turn_1", "turn_2", "turn_3", "turn_4", "turn_5"]
+    renewed = await database.write(lambda conn: turns.renew(conn, "host:1"))
+    assert renewed == {"turn_1", "turn_2", "turn_3", "turn_4"}
+    assert await lock_abandoned(alone=False) == ["turn_5"]
 
 
 async def test_a_log_is_read_strictly_after_a_number_and_in_bounded_pieces(database: Database) -> None:
@@ -204,13 +204,13 @@ async def test_a_log_is_read_strictly_after_a_number_and_in_bounded_pieces(datab
 
     await database.write(fill)
 
-    async def read(turn_id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+    async def read_log(turn_id: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         return await database.read(lambda conn: run_events.read(conn, TurnId(turn_id), after, limit))
 
-    assert await read("turn_1", 0, 2) == [(1, b"1"), (2, b"2")]
-    assert await read("turn_1", 2, 100) == [(3, b"3"), (70, b"70"), (71, bytes(range(256)))]
-    assert await read("turn_1", 71, 100) == []
-    assert await read("turn_9", 0, 100) == []
+    assert await read_log("turn_1", 0, 2) == [(1, b"1"), (2, b"2")]
+    assert await read_log("turn_1", 2, 100) == [(3, b"3"), (70, b"70"), (71, bytes(range(256)))]
+    assert await read_log("turn_1", 71, 100) == []
+    assert await read_log("turn_9", 0, 100) == []
     assert await database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 71
     assert await database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_9"))) == 0
     assert await database.read(lambda conn: run_events.exists(conn, TurnId("turn_2"))) is True
@@ -237,16 +237,18 @@ async def test_pruning_deletes_only_logs_of_turns_that_ended_before(database: Da
     assert await database.write(lambda conn: run_events.prune(conn, LATER, limit=2)) == 1
     assert await database.write(lambda conn: run_events.prune(conn, LATER, limit=2)) == 0
 
-    def logged(conn: Connection) -> list[str]:
-        return [found.id for found in turns.of_session(conn, SessionId("sess_1")) if run_events.exists(conn, found.id)]
+    def list_logged(conn: Connection) -> list[str]:
+        return [
+            record.id for record in turns.of_session(conn, SessionId("sess_1")) if run_events.exists(conn, record.id)
+        ]
 
-    assert await database.read(logged) == ["turn_4", "turn_5"]
+    assert await database.read(list_logged) == ["turn_4", "turn_5"]
 
 
 async def test_a_tool_call_ends_once_and_keeps_its_first_result(database: Database) -> None:
-    started = [tool_call("toolu_1"), tool_call("toolu_2", tool_name="promptx_recall")]
-    await database.write(lambda conn: tool_calls.start(conn, started))
-    assert await database.read(lambda conn: tool_calls.of_turn(conn, TurnId("turn_1"))) == started
+    calls = [tool_call("toolu_1"), tool_call("toolu_2", tool_name="promptx_recall")]
+    await database.write(lambda conn: tool_calls.start(conn, calls))
+    assert await database.read(lambda conn: tool_calls.of_turn(conn, TurnId("turn_1"))) == calls
     block = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "found"}]}
 
     def finish(conn: Connection, status: ToolStatus) -> bool:
@@ -271,17 +273,17 @@ async def test_tool_calls_of_sessions_are_filtered(database: Database) -> None:
 
     await database.write(fill)
 
-    async def found(**filters: Any) -> list[tuple[str, str]]:
+    async def list_calls(**filters: Any) -> list[tuple[str, str]]:
         calls = await database.read(lambda conn: tool_calls.of_sessions(conn, [SessionId("sess_1")], **filters))
         return [(call.turn_id, call.tool_call_id) for call in calls]
 
-    assert await found() == [("turn_1", "toolu_1"), ("turn_1", "toolu_2"), ("turn_2", "toolu_1")]
-    assert await found(tool_names=["delegate"]) == [("turn_1", "toolu_2")]
-    assert await found(status="error") == [("turn_2", "toolu_1")]
-    assert await found(tool_names=["delegate"], status="error") == []
-    assert await found(agent="digger") == [("turn_2", "toolu_1")]
-    assert await found(agent="") == [("turn_1", "toolu_1"), ("turn_1", "toolu_2")]
-    assert await found(limit=2) == [("turn_1", "toolu_2"), ("turn_2", "toolu_1")]
+    assert await list_calls() == [("turn_1", "toolu_1"), ("turn_1", "toolu_2"), ("turn_2", "toolu_1")]
+    assert await list_calls(tool_names=["delegate"]) == [("turn_1", "toolu_2")]
+    assert await list_calls(status="error") == [("turn_2", "toolu_1")]
+    assert await list_calls(tool_names=["delegate"], status="error") == []
+    assert await list_calls(agent="digger") == [("turn_2", "toolu_1")]
+    assert await list_calls(agent="") == [("turn_1", "toolu_1"), ("turn_1", "toolu_2")]
+    assert await list_calls(limit=2) == [("turn_1", "toolu_2"), ("turn_2", "toolu_1")]
 
 
 async def test_turns_are_in_the_order_of_their_ids_when_the_clock_was_set_back(database: Database) -> None:
@@ -289,13 +291,13 @@ async def test_turns_are_in_the_order_of_their_ids_when_the_clock_was_set_back(d
     times = ("2026-11-21T12:00:02.000Z", "2026-11-21T12:00:00.000Z", "2026-11-21T12:00:01.000Z")
 
     def fill(conn: Connection) -> None:
-        for ident, at in zip(order, times, strict=True):
-            turn(ident, status="queued", began=True, user_message_id="msg_asked", started_at=at).insert(conn)
+        for turn_id, started_at in zip(order, times, strict=True):
+            turn(turn_id, status="queued", began=True, user_message_id="msg_asked", started_at=started_at).insert(conn)
 
     await database.write(fill)
     session = SessionId("sess_1")
-    queued = await database.read(lambda conn: turns.list_queued(conn, session))
-    assert [each.id for each in queued] == order
+    queued_turns = await database.read(lambda conn: turns.list_queued(conn, session))
+    assert [record.id for record in queued_turns] == order
     current = await database.read(lambda conn: turns.current_of(conn, session))
     assert current is not None
     assert current.id == "turn_1"

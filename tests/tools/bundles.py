@@ -33,14 +33,14 @@ MANIFEST: dict[str, Any] = {
 }
 
 
-def changed(**fields: Any) -> dict[str, Any]:
+def change_server(**fields: Any) -> dict[str, Any]:
     """Return the manifest with other fields of its ``server``."""
     return {**MANIFEST, "server": {**MANIFEST["server"], **fields}}
 
 
-def configured(**fields: Any) -> dict[str, Any]:
+def change_config(**fields: Any) -> dict[str, Any]:
     """Return the manifest with other fields of its ``mcp_config``."""
-    return changed(mcp_config={**MANIFEST["server"]["mcp_config"], **fields})
+    return change_server(mcp_config={**MANIFEST["server"]["mcp_config"], **fields})
 
 
 def bundle(

@@ -34,30 +34,30 @@ def policy_in(folder: Path, **fields: Any) -> LaunchPolicy:
     )
 
 
-async def allow_captive(policy: LaunchPolicy, *args: str, **grant: Any) -> LaunchSpec:
+async def allow_captive(policy: LaunchPolicy, *args: str, **rights: Any) -> LaunchSpec:
     """Allow the captive's command line and return an entry that uses it."""
     line = [PYTHON, "-I", "-S", str(CAPTIVE), *args]
     assert policy.packages is not None
     await policy.catalogue.allow(
-        line, ExtraRights(folders=(sys.base_prefix,), **grant), policy.packages, [policy.homes]
+        line, ExtraRights(folders=(sys.base_prefix,), **rights), policy.packages, [policy.homes]
     )
     return stdio_spec(*line, name="captive", domain="law")
 
 
 @asynccontextmanager
 async def captive(
-    folder: Path, *args: str, limits: Mapping[str, int] | None = None, disk_reserve: int = 0, **grant: Any
+    folder: Path, *args: str, limits: Mapping[str, int] | None = None, disk_reserve: int = 0, **rights: Any
 ) -> AsyncIterator["Captive"]:
     """Run the captive in its sandbox. At the end none of its processes is left and its heartbeat has stopped."""
     policy = policy_in(folder, disk_reserve=disk_reserve)
-    spec = await allow_captive(policy, *args, **grant)
+    spec = await allow_captive(policy, *args, **rights)
     if limits is not None:
         set_limits(folder, limits)
     async with Hub(policy=policy, patience=QUICK) as hub:
         toolset = await open_toolset(hub, [spec], wait=START)
         yield Captive(policy, hub, toolset)
     assert policy.sweep() == 0
-    await still(policy.homes)
+    await assert_no_heartbeat(policy.homes)
 
 
 def set_limits(folder: Path, limits: Mapping[str, int]) -> None:
@@ -78,15 +78,15 @@ class Captive:
     def home(self) -> Path:
         return next(self.policy.homes.iterdir())
 
-    async def try_to(self, what: str, path: object = "") -> tuple[bool, Any]:
+    async def try_to(self, attempt: str, path: object = "") -> tuple[bool, Any]:
         """Return whether an attempt succeeded, and its result."""
-        outcome = await call(self.toolset, f"captive__{what}", 20, path=str(path))
+        outcome = await call(self.toolset, f"captive__{attempt}", 20, path=str(path))
         text = text_of(outcome)
         value = json.loads(text) if text.startswith(("[", "{")) else text
         return outcome.status == "ok", value
 
 
-async def still(homes: Path) -> None:
+async def assert_no_heartbeat(homes: Path) -> None:
     """Assert that no heartbeat is written any more: two samples, ten beats apart, are equal."""
     before = beats(homes)
     await anyio.sleep(0.2)
@@ -98,7 +98,7 @@ def beats(homes: Path) -> int:
     return sum(file.stat().st_size for file in homes.glob("*/heartbeat"))
 
 
-def marked(marker: str) -> list[int]:
+def find_processes(marker: str) -> list[int]:
     """Return the sorted process ids of a policy."""
     pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):

@@ -19,8 +19,8 @@ NOUNS = ("ticket", "event", "document", "customer", "page", "invoice", "branch",
 
 def many_tools(count: int) -> tuple[ToolInfo, ...]:
     """Return ``count`` tools of users' servers, sorted by name. Each server has at most fifty."""
-    chosen = islice(product(NOUNS, SERVERS, VERBS), count)
-    return tuple(sorted((_tool(server, verb, noun) for noun, server, verb in chosen), key=lambda tool: tool.name))
+    combinations = islice(product(NOUNS, SERVERS, VERBS), count)
+    return tuple(sorted((_tool(server, verb, noun) for noun, server, verb in combinations), key=lambda tool: tool.name))
 
 
 def _tool(server: str, verb: str, noun: str) -> ToolInfo:
@@ -41,12 +41,12 @@ def _schema(verb: str, noun: str) -> Json:
     text: Json = {"type": "string", "description": f"Words that the {noun} holds."}
     state: Json = {"type": "string", "enum": ["open", "waiting", "closed"], "description": "Its state."}
     limit: Json = {"type": "integer", "minimum": 1, "maximum": 100, "description": "How many at most, 20 if left out."}
-    every: dict[str, Json] = {
+    fields_by_verb: dict[str, Json] = {
         "list": {"query": text, "state": state, "owner": {"type": "string"}, "limit": limit},
         "get": {"id": ident, "with_comments": {"type": "boolean", "description": "Whether to add the comments."}},
         "create": {"title": {"type": "string"}, "body": text, "state": state, "labels": {"type": "array"}},
         "update": {"id": ident, "title": {"type": "string"}, "body": text, "state": state},
         "delete": {"id": ident, "reason": {"type": "string", "description": "Kept in the log."}},
     }
-    fields = every[verb]
+    fields = fields_by_verb[verb]
     return {"type": "object", "properties": fields, "required": list(fields)[:1], "additionalProperties": False}

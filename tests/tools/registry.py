@@ -24,7 +24,7 @@ class PackageRegistry:
         self._npm: dict[str, dict[str, Any]] = {}
         self._wheels: dict[str, dict[str, tuple[bytes, str]]] = {}
         self._files: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requested_paths: list[str] = []
         self.url = ""
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -44,11 +44,11 @@ class PackageRegistry:
         ``old``: in the form before registries included sizes.
         """
         script = SCRIPT.read_text() if script is None else script
-        about = {"name": name, "version": version, "license": "MIT", "bin": {name: "server.js"}, **fields}
+        manifest = {"name": name, "version": version, "license": "MIT", "bin": {name: "server.js"}, **fields}
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
             for file, text in {
-                "package.json": json.dumps(about),
+                "package.json": json.dumps(manifest),
                 "server.js": f"#!/usr/bin/env node\n{script}",
             }.items():
                 info = tarfile.TarInfo(f"package/{file}")
@@ -62,7 +62,7 @@ class PackageRegistry:
         if not old:
             dist |= {"unpackedSize": 4321, "fileCount": 2}
         versions = self._npm.setdefault(name, {"name": name, "versions": {}, "dist-tags": {}})
-        versions["versions"][version] = {**about, "dist": dist}
+        versions["versions"][version] = {**manifest, "dist": dist}
         versions["dist-tags"]["latest"] = version
 
     def unpublish_npm(self, name: str, version: str) -> None:
@@ -72,10 +72,10 @@ class PackageRegistry:
         """Publish a wheel with a program of its name. ``yanked`` is the author's reason for yanking it."""
         module = name.replace("-", "_")
         info = f"{module}-{version}.dist-info"
-        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nLicense: MIT\n"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nLicense: MIT\n"
         files = {
             f"{module}/__init__.py": "def main():\n    print('no server')\n",
-            f"{info}/METADATA": about,
+            f"{info}/METADATA": metadata,
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
             f"{info}/entry_points.txt": f"[console_scripts]\n{name} = {module}:main\n",
         }
@@ -91,7 +91,7 @@ class PackageRegistry:
 
     def answer(self, path: str) -> tuple[str, bytes] | None:
         """Return media type and body, or None if the path does not exist."""
-        self.asked.append(path)
+        self.requested_paths.append(path)
         path = path.partition("?")[0].replace("%2f", "/")
         if path in self._files:
             return "application/octet-stream", self._files[path]
@@ -101,9 +101,9 @@ class PackageRegistry:
         name = path.removeprefix("/simple/").strip("/")
         if name in self._wheels:
             links = [
-                f'<a href="{place}#sha256={hashlib.sha256(data).hexdigest()}"'
-                f"{f' data-yanked={json.dumps(yanked)}' if yanked else ''}>{place.rpartition('/')[2]}</a>"
-                for place, (data, yanked) in self._wheels[name].items()
+                f'<a href="{wheel_path}#sha256={hashlib.sha256(data).hexdigest()}"'
+                f"{f' data-yanked={json.dumps(yanked)}' if yanked else ''}>{wheel_path.rpartition('/')[2]}</a>"
+                for wheel_path, (data, yanked) in self._wheels[name].items()
             ]
             return "text/html", f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>".encode()
         return None

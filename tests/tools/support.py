@@ -120,8 +120,8 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
     """Wait for a condition outside this process by polling."""
     with anyio.fail_after(seconds):
         while True:
-            met = condition()
-            if met if isinstance(met, bool) else await met:
+            outcome = condition()
+            if outcome if isinstance(outcome, bool) else await outcome:
                 return
             await pause()
 

@@ -30,14 +30,14 @@ def entry(command: str, *args: str, workspace: Path | None = None, env: dict[str
     return stdio_spec(command, *args, env=env, domain="law", workspace=str(workspace or ""))
 
 
-def refused(policy: LaunchPolicy, spec: LaunchSpec) -> CommandNotAllowed | InvalidInput:
+def catch_refusal(policy: LaunchPolicy, spec: LaunchSpec) -> CommandNotAllowed | InvalidInput:
     """Assert that an entry can neither be saved nor started, and that an attempt leaves nothing."""
-    with pytest.raises((CommandNotAllowed, InvalidInput)) as saving:
+    with pytest.raises((CommandNotAllowed, InvalidInput)) as save_refusal:
         policy.review(spec)
-    with pytest.raises((CommandNotAllowed, InvalidInput)) as starting:
+    with pytest.raises((CommandNotAllowed, InvalidInput)) as start_refusal:
         policy.resolve(spec)
-    assert str(saving.value) == str(starting.value)
-    error = saving.value
+    assert str(save_refusal.value) == str(start_refusal.value)
+    error = save_refusal.value
     assert isinstance(error, CommandNotAllowed | InvalidInput)
     assert error.path.startswith("mcpServers.x.")
     assert not policy.homes.exists()
@@ -48,7 +48,7 @@ def refused(policy: LaunchPolicy, spec: LaunchSpec) -> CommandNotAllowed | Inval
 @pytest.mark.parametrize("text", attack_lines.ALL)
 def test_a_refused_command_line_shows_the_compared_values(tmp_path: Path, text: str) -> None:
     command, *args = text.split(" ")
-    error = refused(policy_in(tmp_path), entry(command, *args))
+    error = catch_refusal(policy_in(tmp_path), entry(command, *args))
     assert isinstance(error, CommandNotAllowed) or command == ""
     if isinstance(error, CommandNotAllowed):
         assert error.reason
@@ -67,9 +67,9 @@ async def test_refused_entries_start_nothing_in_a_pool_either(tmp_path: Path) ->
 
 
 def test_the_refusal_names_the_operators_command_to_allow_the_line(tmp_path: Path) -> None:
-    error = refused(policy_in(tmp_path), entry("npx", "-y", "my server", "it's", env={"KEY": "x"}))
+    error = catch_refusal(policy_in(tmp_path), entry("npx", "-y", "my server", "it's", env={"KEY": "x"}))
     assert isinstance(error, CommandNotAllowed)
-    error = refused(policy_in(tmp_path), entry("/opt/server", "it's", "--x", env={"KEY": "x"}))
+    error = catch_refusal(policy_in(tmp_path), entry("/opt/server", "it's", "--x", env={"KEY": "x"}))
     assert isinstance(error, CommandNotAllowed)
     assert "agentic-rag mcp allow --env KEY -- /opt/server 'it'\"'\"'s' --x" in error.remedy
 
@@ -83,26 +83,26 @@ STEERING = (
 @pytest.mark.parametrize("name", STEERING.split(" "))
 def test_a_loader_variable_is_refused_with_its_path(tmp_path: Path, name: str) -> None:
     spec = entry("npx", "-y", "@modelcontextprotocol/server-memory", env={name: "x"})
-    assert str(refused(policy_in(tmp_path), spec)).startswith(f"mcpServers.x.env.{name}: ")
+    assert str(catch_refusal(policy_in(tmp_path), spec)).startswith(f"mcpServers.x.env.{name}: ")
     free = policy_in(tmp_path, lifted=LiftedRules(any_command=True, loopback=True))
     spec = entry("/bin/true", env={name: "x"})
-    assert str(refused(free, spec)).startswith(f"mcpServers.x.env.{name}: ")
+    assert str(catch_refusal(free, spec)).startswith(f"mcpServers.x.env.{name}: ")
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    made = tmp_path / "workspace"
-    files = made / "files"
+    folder = tmp_path / "workspace"
+    files = folder / "files"
     (files / "docs").mkdir(parents=True)
     for name in ("documents", "prompt", ".promptx/cognition.user/anna"):
-        (made / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True)
     (tmp_path / "outside").mkdir()
     (files / "out").symlink_to(tmp_path / "outside")
     (files / "root").symlink_to("/")
     (files / "docs" / "up").symlink_to("../..")
     (files / "inside").symlink_to("docs")
     (files / "memories").symlink_to("../.promptx")
-    return made
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def workspace(tmp_path: Path) -> Path:
 )  # fmt: skip
 def test_a_path_that_leads_out_of_the_workspace_is_refused(tmp_path: Path, workspace: Path, path: str) -> None:
     for text in {path, f"{workspace}/files/{path}"} if path.strip("./\\") not in ("", "docs") else {path}:
-        refused(policy_in(tmp_path), entry("npx", *FILESYSTEM, text, workspace=workspace))
+        catch_refusal(policy_in(tmp_path), entry("npx", *FILESYSTEM, text, workspace=workspace))
 
 
 @pytest.mark.parametrize("path", [".", "docs", "./docs", "docs/", "inside"])
@@ -142,10 +142,10 @@ def test_a_path_outside_the_files_folder_is_refused_at_save_and_at_start(
 ) -> None:
     policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
     spec = entry("npx", *FILESYSTEM, path.format(w=workspace), workspace=workspace)
-    for look in (policy.review, policy.resolve):
-        with pytest.raises(CommandNotAllowed, match="files folder") as caught:
-            look(spec)
-        assert caught.value.details["path"] == "mcpServers.x.args"
+    for check in (policy.review, policy.resolve):
+        with pytest.raises(CommandNotAllowed, match="files folder") as refusal:
+            check(spec)
+        assert refusal.value.details["path"] == "mcpServers.x.args"
 
 
 @pytest.mark.parametrize("strange", [os.mkfifo, Path.touch])
@@ -155,9 +155,9 @@ def test_an_mcp_server_gets_no_files_folder_if_it_is_a_link_or_file(
     shutil.rmtree(workspace / "files")
     strange(workspace / "files")
     policy = policy_in(tmp_path, sandbox="none", lifted=LiftedRules(unsandboxed=True, loopback=True))
-    for look in (policy.review, policy.resolve):
+    for check in (policy.review, policy.resolve):
         with pytest.raises(InvalidInput, match="files/ of the workspace is no folder"):
-            look(entry("npx", *FILESYSTEM, ".", workspace=workspace))
+            check(entry("npx", *FILESYSTEM, ".", workspace=workspace))
 
 
 @pytest.mark.parametrize("name", ["documents", "prompt", ".promptx"])
@@ -179,7 +179,7 @@ async def test_an_operators_folder_that_overlaps_the_data_is_refused_on_saving(t
 
 
 def test_a_path_without_a_workspace_is_refused(tmp_path: Path) -> None:
-    refused(policy_in(tmp_path), entry("npx", *FILESYSTEM, "."))
+    catch_refusal(policy_in(tmp_path), entry("npx", *FILESYSTEM, "."))
 
 
 async def test_nothing_under_a_workspace_or_a_childs_folder_can_be_allowed(tmp_path: Path) -> None:
@@ -240,11 +240,11 @@ async def test_an_allowed_command_line_allows_no_other_argument(tmp_path: Path) 
 async def test_a_revoked_command_line_is_refused_at_the_next_start(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = await allow_captive(policy)
-    (allowed,) = policy.catalogue.allowed_entries()
+    (allowed_entry,) = policy.catalogue.allowed_entries()
     policy.review(spec)
-    other = LaunchCatalogue(tmp_path / "mcp")  # the command line, beside a running server
-    assert other.revoke(allowed.id)
-    assert not other.revoke(allowed.id)
+    second_catalogue = LaunchCatalogue(tmp_path / "mcp")  # the command line, beside a running server
+    assert second_catalogue.revoke(allowed_entry.id)
+    assert not second_catalogue.revoke(allowed_entry.id)
     with pytest.raises(CommandNotAllowed):
         policy.review(spec)
     assert (tmp_path / "mcp" / "allowed.json").stat().st_mode & 0o077 == 0
@@ -275,14 +275,14 @@ def test_reading_and_reviewing_configurations_starts_no_process(tmp_path: Path) 
         "entry = reading.read_entries(document).entries['x']\n"
         "print(policy.review(spec.spec_of(entry)).catalogue_id)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, str(marker), str(tmp_path / "homes")],
         capture_output=True,
         text=True,
         check=True,
         cwd=Path(__file__).parents[2],
     )
-    assert done.stdout.strip() == "memory"
+    assert process.stdout.strip() == "memory"
     assert not marker.exists()
     assert not (tmp_path / "homes").exists()
 
@@ -294,10 +294,10 @@ async def test_a_secret_never_appears_in_arguments_repr_keys_status_or_stderr(tm
     command, *args = line_of(spec)
     entry = McpEntry("x", StdioTarget(command, tuple(args), {"TOKEN": Template("${TOKEN}")}))
     spec = spec_of(entry, secrets={"TOKEN": secret})
-    started = policy.resolve(spec)
-    assert started.env["TOKEN"] == secret
-    shown = [repr(spec), repr(started), started.plan(), repr(policy.review(spec)), spec.key(), spec.entry.hash()]
-    assert secret not in " ".join([*shown, *started.args])
+    resolved = policy.resolve(spec)
+    assert resolved.env["TOKEN"] == secret
+    texts = [repr(spec), repr(resolved), resolved.plan(), repr(policy.review(spec)), spec.key(), spec.entry.hash()]
+    assert secret not in " ".join([*texts, *resolved.args])
 
     redactor = Redactor()
     redactor.add(spec.domain, "TOKEN", secret)
@@ -307,9 +307,9 @@ async def test_a_secret_never_appears_in_arguments_repr_keys_status_or_stderr(tm
         connection._tail.append(f"starting with {secret}")
         assert secret not in repr(hub.status())
         assert not any(secret in line for line in command_lines())
-    other = spec_of(entry, secrets={"TOKEN": "another-secret"})
-    assert other.key() != spec.key()
-    assert other.entry.hash() == spec.entry.hash()
+    second_spec = spec_of(entry, secrets={"TOKEN": "another-secret"})
+    assert second_spec.key() != spec.key()
+    assert second_spec.entry.hash() == spec.entry.hash()
 
 
 async def test_an_unset_value_fails_its_own_server_with_the_reason(tmp_path: Path) -> None:
@@ -326,8 +326,8 @@ async def test_an_unset_value_fails_its_own_server_with_the_reason(tmp_path: Pat
 
 
 def command_lines() -> list[str]:
-    found = []
+    lines = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # ended meanwhile
-            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace"))
-    return found
+            lines.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace"))
+    return lines

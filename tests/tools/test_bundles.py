@@ -15,30 +15,30 @@ from agentic_rag.tools.launch import bundles
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.requests import propose_template
-from tests.tools.bundles import MANIFEST, bundle, changed, configured
+from tests.tools.bundles import MANIFEST, bundle, change_config, change_server
 
 
-def left(folder: Path) -> list[Path]:
+def list_folder(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.exists() else []
 
 
 async def test_a_bundle_requests_a_command_line_and_names_its_secrets_without_values(tmp_path: Path) -> None:
-    found = await Packages(tmp_path / "mcp").keep_bundle(bundle())
-    assert (found.facts.name, found.facts.version, found.facts.license) == ("notes", "1.0.0", "MIT")
-    assert found.args == ("--root=${FOLDER}", "${MODE}")
-    assert dict(found.kinds) == {"FOLDER": "{path:workspace}", "MODE": "{text}"}
-    assert (found.env, found.secrets) == (("NOTES_KEY",), ("NOTES_KEY",))
-    assert dict(found.facts.fixed) == {"NOTES_MODE": "fixed"}
-    assert found.start == ("node", "server/index.js")
+    described = await Packages(tmp_path / "mcp").keep_bundle(bundle())
+    assert (described.facts.name, described.facts.version, described.facts.license) == ("notes", "1.0.0", "MIT")
+    assert described.args == ("--root=${FOLDER}", "${MODE}")
+    assert dict(described.kinds) == {"FOLDER": "{path:workspace}", "MODE": "{text}"}
+    assert (described.env, described.secrets) == (("NOTES_KEY",), ("NOTES_KEY",))
+    assert dict(described.facts.fixed) == {"NOTES_MODE": "fixed"}
+    assert described.start == ("node", "server/index.js")
 
 
 async def test_a_folder_with_a_long_name_keeps_its_slot(tmp_path: Path) -> None:
     key = "folder_" * 12
     config = {key: {"type": "directory", "title": "Folder"}}
     args = ["${__dirname}/server/index.js", f"${{user_config.{key}}}"]
-    manifest = {**configured(args=args, env={}), "user_config": config}
-    found = await Packages(tmp_path / "mcp").keep_bundle(bundle(manifest=manifest))
-    assert propose_template(found.args, found.kinds) == ("{path:workspace}",)
+    manifest = {**change_config(args=args, env={}), "user_config": config}
+    described = await Packages(tmp_path / "mcp").keep_bundle(bundle(manifest=manifest))
+    assert propose_template(described.args, described.kinds) == ("{path:workspace}",)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ async def test_a_folder_with_a_long_name_keeps_its_slot(tmp_path: Path) -> None:
         (bundle(manifest="[" * 100_000), "cannot be used"),
         (bundle(manifest="[]"), "has to be an object"),
         (bundle(manifest={**MANIFEST, "version": "1 || 2"}), "name and version"),
-        (bundle(manifest=changed(type="uv")), "is none of node, python, binary"),
-        (bundle(manifest=changed(entry_point="server/other.js")), "names no file of the bundle"),
-        (bundle(manifest=configured(command="sh")), "has to be node"),
-        (bundle(manifest=configured(args=["-e", "1"])), "nothing else of the bundle is run"),
-        (bundle(manifest=configured(args=["${__dirname}/server/index.js", "${user_config.api_key}"])), "is secret"),
-        (bundle(manifest=configured(args=["${__dirname}/server/index.js", "${HOME}/x"])), "that is declared"),
-        (bundle(manifest=configured(env={"NODE_OPTIONS": "-r x"})), "load or run another"),
-        (bundle(manifest=configured(env={"PYTHONPATH": "/tmp"})), "load or run another"),
-        (bundle(manifest=configured(env={"A": "x ${user_config.mode}"})), "nothing beside it"),
+        (bundle(manifest=change_server(type="uv")), "is none of node, python, binary"),
+        (bundle(manifest=change_server(entry_point="server/other.js")), "names no file of the bundle"),
+        (bundle(manifest=change_config(command="sh")), "has to be node"),
+        (bundle(manifest=change_config(args=["-e", "1"])), "nothing else of the bundle is run"),
+        (bundle(manifest=change_config(args=["${__dirname}/server/index.js", "${user_config.api_key}"])), "is secret"),
+        (bundle(manifest=change_config(args=["${__dirname}/server/index.js", "${HOME}/x"])), "that is declared"),
+        (bundle(manifest=change_config(env={"NODE_OPTIONS": "-r x"})), "load or run another"),
+        (bundle(manifest=change_config(env={"PYTHONPATH": "/tmp"})), "load or run another"),
+        (bundle(manifest=change_config(env={"A": "x ${user_config.mode}"})), "nothing beside it"),
     ],
 )
 async def test_an_unusable_bundle_is_refused_and_leaves_nothing(tmp_path: Path, data: bytes, words: str) -> None:
@@ -72,23 +72,23 @@ async def test_an_unusable_bundle_is_refused_and_leaves_nothing(tmp_path: Path, 
     with pytest.raises(PackageProblem) as problem:
         await packages.keep_bundle(data)
     assert words in str(problem.value)
-    assert not left(tmp_path / "mcp" / "bundles")
+    assert not list_folder(tmp_path / "mcp" / "bundles")
 
 
-def damaged(data: bytes, name: str) -> bytes:
+def damage_file(data: bytes, name: str) -> bytes:
     """Return a bundle with other bytes in place of the compressed ones of a file."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        found = archive.getinfo(name)
-    begin = found.header_offset + 30 + len(name)
-    return data[:begin] + b"\xff" * found.compress_size + data[begin + found.compress_size :]
+        member = archive.getinfo(name)
+    start = member.header_offset + 30 + len(name)
+    return data[:start] + b"\xff" * member.compress_size + data[start + member.compress_size :]
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (damaged(bundle(), "manifest.json"), "cannot be read as a zip"),
-        (damaged(bundle(), "server/index.js"), "cannot be read as a zip"),
-        (damaged(bundle(files={"more.bin": bytes(range(256)) * 9}), "more.bin"), "cannot be read as a zip"),
+        (damage_file(bundle(), "manifest.json"), "cannot be read as a zip"),
+        (damage_file(bundle(), "server/index.js"), "cannot be read as a zip"),
+        (damage_file(bundle(files={"more.bin": bytes(range(256)) * 9}), "more.bin"), "cannot be read as a zip"),
         (bundle(files={"n" * 256: b""}), "is too long"),
         (bundle(files={"\u57ce" * 100: b""}), "is too long"),
         (bundle(files={"/".join(["folder"] * 200): b""}), "is too long"),
@@ -98,24 +98,24 @@ def damaged(data: bytes, name: str) -> bytes:
 async def test_a_bundle_that_cannot_be_unpacked_creates_no_request(tmp_path: Path, data: bytes, words: str) -> None:
     with pytest.raises(PackageProblem, match=words):
         await Packages(tmp_path / "mcp").keep_bundle(data)
-    assert not left(tmp_path / "mcp" / "bundles")
+    assert not list_folder(tmp_path / "mcp" / "bundles")
 
 
-def lying(data: bytes, size: int) -> bytes:
+def misstate_size(data: bytes, size: int) -> bytes:
     """Return a bundle that declares a wrong size for its last file."""
-    changed = bytearray(data)
+    content = bytearray(data)
     for mark, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
-        place = changed.rindex(mark) + offset
-        changed[place : place + 4] = size.to_bytes(4, "little")
-    return bytes(changed)
+        position = content.rindex(mark) + offset
+        content[position : position + 4] = size.to_bytes(4, "little")
+    return bytes(content)
 
 
 async def test_a_zip_bomb_is_refused_by_its_stated_and_its_real_size(tmp_path: Path) -> None:
     packages = Packages(tmp_path / "mcp")
     with pytest.raises(PackageProblem, match="at most 20000 files and 256 MiB"):
-        await packages.keep_bundle(lying(bundle(files={"zeros": b"0"}), bundles.MAX_UNPACKED_BYTES))
+        await packages.keep_bundle(misstate_size(bundle(files={"zeros": b"0"}), bundles.MAX_UNPACKED_BYTES))
     with pytest.raises(PackageProblem, match="cannot be read as a zip"):
-        await packages.keep_bundle(lying(bundle(files={"zeros": bytes(1 << 20)}), 10))
+        await packages.keep_bundle(misstate_size(bundle(files={"zeros": bytes(1 << 20)}), 10))
     assert not (tmp_path / "mcp" / "mcpb").exists()
 
 
@@ -123,37 +123,37 @@ async def test_an_archive_listing_beyond_the_memory_limit_is_not_read(tmp_path: 
     packages = Packages(tmp_path / "mcp")
     data = bytearray(bundle())
     data[-10:-6] = (5 << 20).to_bytes(4, "little")
-    before = bundle()
-    for odd in (
+    intact = bundle()
+    for bad_data in (
         bytes(data),
         bytes(data[:-2]) + b"\x01\x00x",  # with a comment
-        before[:-22] + b"PK\x06\x07" + bytes(16) + before[-22:],  # a list of any size
-        before[:-1],
+        intact[:-22] + b"PK\x06\x07" + bytes(16) + intact[-22:],  # a list of any size
+        intact[:-1],
         b"PK\x05\x06",
     ):
         with pytest.raises(PackageProblem, match="cannot be read as a zip"):
-            await packages.keep_bundle(odd)
-    signed = before[:-2] + (9).to_bytes(2, "little") + b"signature"
-    assert (await packages.keep_bundle(signed)).facts.name == "notes"
+            await packages.keep_bundle(bad_data)
+    data_with_comment = intact[:-2] + (9).to_bytes(2, "little") + b"signature"
+    assert (await packages.keep_bundle(data_with_comment)).facts.name == "notes"
 
 
 async def test_only_the_bundle_with_the_approved_hash_is_installed(tmp_path: Path) -> None:
     packages = Packages(tmp_path / "mcp")
     facts = (await packages.keep_bundle(bundle())).facts
-    wanted = Package("mcpb", facts.name, facts.version, "", facts.integrity)
-    kept = packages.bundle_of(wanted)
-    kept.write_bytes(bundle(files={"more.js": b"1"}))
+    package = Package("mcpb", facts.name, facts.version, "", facts.integrity)
+    path = packages.bundle_of(package)
+    path.write_bytes(bundle(files={"more.js": b"1"}))
     with pytest.raises(PackageProblem, match="not the one that was approved"):
-        await packages.install(wanted)
+        await packages.install(package)
     await packages.keep_bundle(bundle())
-    installed = await packages.install(wanted)
+    installed = await packages.install(package)
     assert installed.args == (f"{installed.tree}/server/index.js",)
-    other = Package("mcpb", facts.name, facts.version, "", "sha256-0")
+    other_package = Package("mcpb", facts.name, facts.version, "", "sha256-0")
     with pytest.raises(PackageChanged, match="differ from the approved ones"):
-        packages.find_installed(other)
+        packages.find_installed(other_package)
     (tmp_path / "mcp" / "mcpb" / "notes@1.0.0" / "tree" / "server" / "index.js").write_text("changed")
     with pytest.raises(PackageChanged, match="were changed"):
-        packages.find_installed(wanted)
+        packages.find_installed(package)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ async def test_python_and_programs_of_a_bundle_are_started_from_it(
         "mcp_config": {"env": {"PYTHONPATH": "${__dirname}/lib"}},
     }
     packages = Packages(tmp_path / "mcp")
-    found = await packages.keep_bundle(bundle({**MANIFEST, "server": server}, {entry: b"#!/bin/sh\n"}))
-    assert dict(found.facts.fixed) == {"PYTHONPATH": "{tree}/lib"}
-    facts = found.facts
+    described = await packages.keep_bundle(bundle({**MANIFEST, "server": server}, {entry: b"#!/bin/sh\n"}))
+    assert dict(described.facts.fixed) == {"PYTHONPATH": "{tree}/lib"}
+    facts = described.facts
     installed = await packages.install(Package("mcpb", facts.name, facts.version, "", facts.integrity))
     assert Path(installed.executable).name.startswith(program)
     assert installed.args[: len(before)] == before

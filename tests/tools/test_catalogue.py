@@ -59,25 +59,25 @@ def line(text: str, entries: Sequence[CatalogueEntry] = BUILTIN, **env: str) -> 
     ],
 )
 def test_command_lines_in_common_use_match_and_get_an_exact_version(text: str, entry: str, changed: bool) -> None:
-    found = line(text)
-    assert isinstance(found, CatalogueMatch), found
-    assert found.entry.id == entry
-    assert bool(found.changes) == changed
-    assert isinstance(found.entry.runs, Package)
+    match = line(text)
+    assert isinstance(match, CatalogueMatch), match
+    assert match.entry.id == entry
+    assert bool(match.changes) == changed
+    assert isinstance(match.entry.runs, Package)
     command, *args = text.split(" ")
-    stored = pin_version(found.entry, StdioTarget(command, tuple(args))).args
-    again = match_line(BUILTIN, command, stored, {})
-    assert isinstance(again, CatalogueMatch)
-    assert again.changes == ()
-    assert again.args == found.args
+    pinned_args = pin_version(match.entry, StdioTarget(command, tuple(args))).args
+    second_match = match_line(BUILTIN, command, pinned_args, {})
+    assert isinstance(second_match, CatalogueMatch)
+    assert second_match.changes == ()
+    assert second_match.args == match.args
 
 
 @pytest.mark.parametrize("text", attack_lines.ALL)
 def test_a_partly_allowed_command_line_is_refused(text: str) -> None:
-    found = line(text)
-    assert isinstance(found, LineRefusal), found
-    assert found.place.split(".")[0] in ("command", "args")
-    assert found.reason
+    refusal = line(text)
+    assert isinstance(refusal, LineRefusal), refusal
+    assert refusal.place.split(".")[0] in ("command", "args")
+    assert refusal.reason
 
 
 @pytest.mark.parametrize("bad", ["a\x00b", "a\nb", "a\rb", "-x", "--x", "", "x" * 5000, "a\x1bb", "a\u2028b", "\ud800"])
@@ -111,14 +111,14 @@ def test_a_command_template_matches_its_parts_in_order_and_options_anywhere() ->
 
 def test_an_entry_gets_only_the_variables_it_names() -> None:
     text = "npx -y wide@1.2.3 serve https://h/"
-    found = line(text, WIDE, TOKEN="a\nkey with lines", START="https://h/", STATE="/etc")
-    assert isinstance(found, CatalogueMatch)
-    assert set(found.env) == {"TOKEN", "START"}
-    assert found.changes == ("env.STATE: left out, 'wide' sets it itself",)
+    match = line(text, WIDE, TOKEN="a\nkey with lines", START="https://h/", STATE="/etc")
+    assert isinstance(match, CatalogueMatch)
+    assert set(match.env) == {"TOKEN", "START"}
+    assert match.changes == ("env.STATE: left out, 'wide' sets it itself",)
     for env in ({"token": "x"}, {"NODE_OPTIONS": "-r x"}, {"TOKEN": "a\x00"}, {"START": "file:///x"}, {"OTHER": "x"}):
-        refused = line(text, WIDE, **env)
-        assert isinstance(refused, LineRefusal)
-        assert refused.place == f"env.{next(iter(env))}"
+        refusal = line(text, WIDE, **env)
+        assert isinstance(refusal, LineRefusal)
+        assert refusal.place == f"env.{next(iter(env))}"
 
 
 @pytest.mark.parametrize(
@@ -156,24 +156,26 @@ WORD = st.one_of(
 
 @given(st.one_of(st.sampled_from(["npx", "uvx", "node"]), st.text(max_size=6)), st.lists(WORD, max_size=8))
 def test_a_matched_command_line_runs_its_entry_with_data_arguments_only(command: str, args: list[str]) -> None:
-    found = match_line((*BUILTIN, *WIDE), command, args, {})
-    if isinstance(found, LineRefusal):
+    match = match_line((*BUILTIN, *WIDE), command, args, {})
+    if isinstance(match, LineRefusal):
         return
     assert command in ("npx", "uvx")
-    package = found.entry.runs
+    package = match.entry.runs
     assert isinstance(package, Package)
-    own = [word for word in args[:2] if word in ("-y", "--yes")]
-    assert args[len(own)].lower().startswith(package.name)
-    for value in found.args:
+    yes_words = [word for word in args[:2] if word in ("-y", "--yes")]
+    assert args[len(yes_words)].lower().startswith(package.name)
+    for value in match.args:
         if value.kind == "literal":
-            assert value.text in found.entry.options or value.text in {part.literal for part in found.entry.args}
+            assert value.text in match.entry.options or value.text in {part.literal for part in match.entry.args}
         else:
             assert slot_problem(value.kind, value.text) == ""
             assert not value.text.startswith("-")
             assert not set(value.text) & set("\x00\r\n")
-    again = match_line((*BUILTIN, *WIDE), command, pin_version(found.entry, StdioTarget(command, tuple(args))).args, {})
-    assert isinstance(again, CatalogueMatch)
-    assert (again.args, again.changes) == (found.args, ())
+    second_match = match_line(
+        (*BUILTIN, *WIDE), command, pin_version(match.entry, StdioTarget(command, tuple(args))).args, {}
+    )
+    assert isinstance(second_match, CatalogueMatch)
+    assert (second_match.args, second_match.changes) == (match.args, ())
 
 
 def test_a_program_matches_by_its_path_and_its_whole_line() -> None:
@@ -205,9 +207,9 @@ def test_a_program_matches_by_its_path_and_its_whole_line() -> None:
     ],
 )
 def test_a_broken_catalogue_names_the_place(text: str, problem: str) -> None:
-    with pytest.raises(CatalogueProblem, match=problem) as refused:
+    with pytest.raises(CatalogueProblem, match=problem) as raised:
         parse_catalogue(text, "catalogue.toml")
-    assert "catalogue.toml" in str(refused.value)
+    assert "catalogue.toml" in str(raised.value)
 
 
 def test_a_broken_operator_file_allows_nothing_and_affects_no_other(tmp_path: Path) -> None:

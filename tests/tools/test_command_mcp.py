@@ -17,23 +17,23 @@ from tests.tools.support import QUICK, START, Hub, stdio_spec, tool
 
 
 def run(data: Path, command: str, *words: str) -> str:
-    done = CliRunner().invoke(app, ["mcp", command, "--data", str(data), *words])
-    if done.exception is not None:
-        raise done.exception
-    return done.output
+    result = CliRunner().invoke(app, ["mcp", command, "--data", str(data), *words])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
 
 
 def test_a_line_is_allowed_listed_and_revoked_while_a_server_runs(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     spec = stdio_spec(PYTHON, "-I", str(CAPTIVE), "--mode")
-    with pytest.raises(CommandNotAllowed) as refused:
+    with pytest.raises(CommandNotAllowed) as refusal:
         policy.review(spec)
-    assert "agentic-rag mcp allow -- " in refused.value.remedy
-    words = refused.value.remedy.partition("mcp allow ")[2].partition(" — ")[0].split(" ")  # as it is printed
-    said = run(tmp_path, "allow", "--network", "--read-only", "look", *words)
-    assert "a server without keys asks every program for a key" in said
-    assert f"open --data {tmp_path}" in said
-    ident = said.split(" ")[1].rstrip(":")
+    assert "agentic-rag mcp allow -- " in refusal.value.remedy
+    words = refusal.value.remedy.partition("mcp allow ")[2].partition(" — ")[0].split(" ")  # as it is printed
+    output = run(tmp_path, "allow", "--network", "--read-only", "look", *words)
+    assert "a server without keys asks every program for a key" in output
+    assert f"open --data {tmp_path}" in output
+    ident = output.split(" ")[1].rstrip(":")
     review = policy.review(spec)
     assert review.catalogue_id == ident
     assert policy.trust(spec).read_only == {"look"}
@@ -85,9 +85,9 @@ async def test_a_relative_script_in_the_operators_folder_is_allowed_and_starts(t
 def test_a_command_line_with_a_missing_script_is_refused_by_its_name(
     tmp_path: Path, words: list[str], missing: str
 ) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as refusal:
         run(tmp_path, "allow", "--", *words)
-    assert missing in str(refused.value)
+    assert missing in str(refusal.value)
     assert run(tmp_path, "list") == ""
 
 
@@ -97,9 +97,9 @@ def test_a_script_in_the_working_folder_is_refused_with_the_command_that_install
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "server.py").write_text("")
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(InvalidInput, match="cp ") as refused:
+    with pytest.raises(InvalidInput, match="cp ") as refusal:
         run(tmp_path, "allow", "--", PYTHON, "./server.py")
-    assert f"or name it {tmp_path}/here/server.py" in str(refused.value)
+    assert f"or name it {tmp_path}/here/server.py" in str(refusal.value)
 
 
 async def test_a_configuration_with_comments_is_checked_and_only_its_named_fields_are_saved(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ async def test_a_configuration_with_comments_is_checked_and_only_its_named_field
         domain = await rig.domain()
     words = [domain, str(file), "--add", "files"]
     command = ["mcp", "check", "--data", str(rig.settings.data), *words]
-    done = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, command))
-    assert done.exit_code == 1, done.output
-    assert "files: change proposed" in done.output
-    assert "bad: not possible" in done.output
-    assert "mcpServers.bad.url: an entry has either a command or a url" in done.output
-    assert "saved files" in done.output
-    shown = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, [*command[:-2], "--json"]))
-    rows = json.loads(shown.stdout)["items"]
+    result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, command))
+    assert result.exit_code == 1, result.output
+    assert "files: change proposed" in result.output
+    assert "bad: not possible" in result.output
+    assert "mcpServers.bad.url: an entry has either a command or a url" in result.output
+    assert "saved files" in result.output
+    json_result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, [*command[:-2], "--json"]))
+    rows = json.loads(json_result.stdout)["items"]
     assert [row["status"] for row in rows] == ["change_proposed", "not_possible"]
 
 
@@ -127,9 +127,9 @@ async def test_the_report_of_a_check_as_json_keeps_every_character(tmp_path: Pat
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
     command = ["mcp", "check", "--data", str(rig.settings.data), domain, str(file), "--json"]
-    shown = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, command))
-    assert [row["key"] for row in json.loads(shown.stdout)["items"]] == ["arabic\u200f"]
-    assert "\u200f" not in shown.stdout
+    result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, command))
+    assert [row["key"] for row in json.loads(result.stdout)["items"]] == ["arabic\u200f"]
+    assert "\u200f" not in result.stdout
 
 
 def test_allowing_a_command_line_again_replaces_the_first(tmp_path: Path) -> None:

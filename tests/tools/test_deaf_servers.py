@@ -34,30 +34,30 @@ async def test_a_server_that_stops_answering_is_degraded_with_the_reason(tmp_pat
 async def test_an_unresponsive_server_is_restarted_and_answers_the_next_call(tmp_path: Path, name: str) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, ping=0.3)) as hub:
         toolset = await open_toolset(hub, [hostile("pongs")], wait=START)
-        before = text_of(await call(toolset, "pid"))
+        pid_before = text_of(await call(toolset, "pid"))
         await call(toolset, name, timeout=0.2)
-        after = ""
+        pid_after = ""
 
-        async def restarted() -> bool:
-            nonlocal after
-            after = text_of(await call(toolset, "pid"))
-            return after.isdigit() and after != before
+        async def is_restarted() -> bool:
+            nonlocal pid_after
+            pid_after = text_of(await call(toolset, "pid"))
+            return pid_after.isdigit() and pid_after != pid_before
 
-        await until(restarted)
+        await until(is_restarted)
         assert hub.status()[0].state == "ready"
 
 
 async def test_an_externally_stopped_mcp_server_is_restarted(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, ping=0.3)) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
-        before = text_of(await call(toolset, "pid"))
-        os.kill(int(before), signal.SIGSTOP)
+        pid_before = text_of(await call(toolset, "pid"))
+        os.kill(int(pid_before), signal.SIGSTOP)
         assert "within 0.2 s" in text_of(await call(toolset, "pid", timeout=0.2))
 
-        async def restarted() -> bool:
-            return text_of(await call(toolset, "pid")) not in ("", before)
+        async def is_restarted() -> bool:
+            return text_of(await call(toolset, "pid")) not in ("", pid_before)
 
-        await until(restarted)
+        await until(is_restarted)
 
 
 @pytest.mark.parametrize("behaviour", ["pongs", "ok"])
@@ -76,14 +76,14 @@ async def test_a_call_with_effects_to_an_unresponsive_server_runs_once(tmp_path:
     journal = tmp_path / "journal"
     async with open_hub(tmp_path / "homes", patience=replace(QUICK, ping=0.3)) as hub:
         toolset = await open_toolset(hub, [hostile("no-pong")], wait=START)
-        before = text_of(await call(toolset, "pid"))
+        pid_before = text_of(await call(toolset, "pid"))
         outcome = await call(toolset, "count", timeout=0.5, journal=str(journal))
         assert outcome.status == "error"
 
-        async def restarted() -> bool:
-            return text_of(await call(toolset, "pid")) not in ("", before)
+        async def is_restarted() -> bool:
+            return text_of(await call(toolset, "pid")) not in ("", pid_before)
 
-        await until(restarted)
+        await until(is_restarted)
         assert journal.read_text() == "ran\n"
 
 
@@ -92,11 +92,11 @@ async def test_a_running_call_ends_when_another_call_finds_the_server_unresponsi
         toolset = await open_toolset(hub, [hostile("no-pong")], wait=START)
         texts: list[str] = []
 
-        async def wait_long() -> None:
+        async def call_silent_tool() -> None:
             texts.append(text_of(await call(toolset, "silence", timeout=START)))
 
         async with anyio.create_task_group() as calls:
-            calls.start_soon(wait_long)
+            calls.start_soon(call_silent_tool)
             await call(toolset, "silence", timeout=0.2)
         assert "nor a ping within" in texts[0]
 
@@ -106,12 +106,12 @@ async def test_a_server_unresponsive_after_each_start_is_abandoned(tmp_path: Pat
     async with open_hub(tmp_path, patience=replace(QUICK, ping=0.1, window=1.5)) as hub:
         toolset = await open_toolset(hub, [hostile("no-pong")], wait=START)
 
-        async def failed() -> bool:
+        async def has_failed() -> bool:
             if hub.status()[0].state == "ready":
                 await call(toolset, "silence", timeout=0.1)
             return hub.status()[0].state == "failed"
 
-        await until(failed)
+        await until(has_failed)
         assert "nor a ping within" in hub.status()[0].reason
 
 
@@ -121,11 +121,11 @@ class Hanging:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.hangs = False
-        self.taken = 0
+        self.held_requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.hangs:
-            self.taken += 1
+            self.held_requests += 1
             with anyio.move_on_after(START):
                 while (await receive())["type"] != "http.disconnect":
                     pass
@@ -134,7 +134,7 @@ class Hanging:
 
 
 @asynccontextmanager
-async def hanging(kind: str) -> AsyncIterator[tuple[Hanging, str]]:
+async def serve_hanging(kind: str) -> AsyncIterator[tuple[Hanging, str]]:
     server = build()
     app = Hanging(server.streamable_http_app() if kind == "http" else server.sse_app())
     async with serve(app) as base:
@@ -144,7 +144,7 @@ async def hanging(kind: str) -> AsyncIterator[tuple[Hanging, str]]:
 @pytest.mark.parametrize("kind", ["http", pytest.param("sse", marks=pytest.mark.nightly("waits for ten seconds"))])
 async def test_a_hanging_http_server_is_degraded_and_recovers(tmp_path: Path, kind: str) -> None:
     patience = replace(QUICK, ping=0.3, initialize=3, probe=1, close=0.5, failures=100)
-    async with hanging(kind) as (app, url), open_hub(tmp_path, patience=patience) as hub:
+    async with serve_hanging(kind) as (app, url), open_hub(tmp_path, patience=patience) as hub:
         toolset = await open_toolset(hub, [http_spec(url, kind=kind)], wait=START)
         app.hangs = True
         assert "within 0.2 s" in text_of(await call(toolset, "web__echo", timeout=0.2, text="hello"))
@@ -152,7 +152,7 @@ async def test_a_hanging_http_server_is_degraded_and_recovers(tmp_path: Path, ki
         assert "nor a ping within 0.3 s" in hub.status()[0].reason
         app.hangs = False
 
-        async def answers() -> bool:
+        async def is_answering() -> bool:
             return text_of(await call(toolset, "web__echo", text="again")) == "again"
 
-        await until(answers)
+        await until(is_answering)

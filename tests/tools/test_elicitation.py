@@ -31,7 +31,7 @@ PAGE = {"mode": "url", "message": "Sign the contract.", "url": "https://sign.tes
 NESTED = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}}}
 
 
-def asking(era: str) -> LaunchSpec:
+def spec_of_asking(era: str) -> LaunchSpec:
     return stdio_spec(sys.executable, "-I", "-S", str(SERVERS / "asking.py"), era, name="desk")
 
 
@@ -43,7 +43,7 @@ async def run(
         return await toolset.call(request, 30, None, ask)
 
 
-async def finished(toolset: ServerToolset, name: str, ask: Ask | None = None, **arguments: Any) -> Any:
+async def finish_call(toolset: ServerToolset, name: str, ask: Ask | None = None, **arguments: Any) -> Any:
     """Return the text of a successful tool call."""
     outcome = await run(toolset, name, ask, **arguments)
     assert isinstance(outcome, CallOutcome)
@@ -51,9 +51,9 @@ async def finished(toolset: ServerToolset, name: str, ask: Ask | None = None, **
     return json.loads(text_of(outcome))
 
 
-def accepted(needed: InputNeeded, **content: Any) -> InputGiven:
+def accept(question: InputNeeded, **content: Any) -> InputGiven:
     """A person's answer, as loaded from the store."""
-    return InputGiven(WaitAction.ACCEPT, content, json.loads(json.dumps(needed.held)))
+    return InputGiven(WaitAction.ACCEPT, content, json.loads(json.dumps(question.held)))
 
 
 class Person:
@@ -61,10 +61,10 @@ class Person:
 
     def __init__(self, action: WaitAction = WaitAction.ACCEPT, **content: Any) -> None:
         self.given = InputGiven(action, content)
-        self.asked: list[InputNeeded] = []
+        self.questions: list[InputNeeded] = []
 
-    async def __call__(self, needed: InputNeeded) -> InputGiven:
-        self.asked.append(needed)
+    async def __call__(self, question: InputNeeded) -> InputGiven:
+        self.questions.append(question)
         return self.given
 
 
@@ -72,13 +72,13 @@ class Absent:
     """Never answers. A question ends when its server withdraws it."""
 
     def __init__(self) -> None:
-        self.asked = anyio.Event()
+        self.is_asked = anyio.Event()
         self.ended: list[WaitAction] = []
 
-    async def __call__(self, needed: InputNeeded) -> InputGiven:
-        self.asked.set()
-        assert needed.withdrawal is not None
-        self.ended.append(await needed.withdrawal.wait())
+    async def __call__(self, question: InputNeeded) -> InputGiven:
+        self.is_asked.set()
+        assert question.withdrawal is not None
+        self.ended.append(await question.withdrawal.wait())
         return InputGiven(self.ended[-1])
 
 
@@ -87,19 +87,23 @@ class Absent:
 
 async def test_requests_of_one_answer_are_asked_in_sequence_and_returned_together(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("new")], wait=START)
+        toolset = await open_toolset(hub, [spec_of_asking("new")], wait=START)
         params = [FORM, {"mode": "url", "message": "Sign.", "url": "https://sign.test/c"}]
-        first = await run(toolset, "ask", params=params)
-        assert isinstance(first, InputNeeded)
-        assert (first.kind, first.message, first.schema) == (WaitKind.FORM, "Who are you?", NAME)
-        assert first.title == "The server 'desk' asks for input"
-        second = await run(toolset, "ask", given=accepted(first, name="Ann"), params=params)
-        assert isinstance(second, InputNeeded)
-        assert (second.kind, second.url) == (WaitKind.URL, "https://sign.test/c")
-        assert "sign.test" in second.title
-        last = await run(toolset, "ask", given=accepted(second), params=params)
-        assert isinstance(last, CallOutcome)
-        assert json.loads(text_of(last)) == {
+        first_question = await run(toolset, "ask", params=params)
+        assert isinstance(first_question, InputNeeded)
+        assert (first_question.kind, first_question.message, first_question.schema) == (
+            WaitKind.FORM,
+            "Who are you?",
+            NAME,
+        )
+        assert first_question.title == "The server 'desk' asks for input"
+        second_question = await run(toolset, "ask", given=accept(first_question, name="Ann"), params=params)
+        assert isinstance(second_question, InputNeeded)
+        assert (second_question.kind, second_question.url) == (WaitKind.URL, "https://sign.test/c")
+        assert "sign.test" in second_question.title
+        outcome = await run(toolset, "ask", given=accept(second_question), params=params)
+        assert isinstance(outcome, CallOutcome)
+        assert json.loads(text_of(outcome)) == {
             "responses": {"q0": {"action": "accept", "content": {"name": "Ann"}}, "q1": {"action": "accept"}},
             "state": STATE,
         }
@@ -107,8 +111,8 @@ async def test_requests_of_one_answer_are_asked_in_sequence_and_returned_togethe
 
 async def test_a_request_state_without_a_question_is_returned_at_once(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("new")], wait=START)
-        assert await finished(toolset, "state_only") == {"responses": None, "state": STATE}
+        toolset = await open_toolset(hub, [spec_of_asking("new")], wait=START)
+        assert await finish_call(toolset, "state_only") == {"responses": None, "state": STATE}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,7 @@ async def test_a_form_that_cannot_be_shown_completely_is_declined_with_the_reaso
     tmp_path: Path, name: str, params: list[Json], words: str
 ) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("new")], wait=START)
+        toolset = await open_toolset(hub, [spec_of_asking("new")], wait=START)
         outcome = await run(toolset, name, params=params)
         assert isinstance(outcome, CallOutcome)
         assert outcome.status is ToolStatus.ERROR
@@ -136,40 +140,40 @@ async def test_a_form_that_cannot_be_shown_completely_is_declined_with_the_reaso
 
 async def test_a_servers_question_during_a_call_is_answered_on_the_open_connection(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        toolset = await open_toolset(hub, [spec_of_asking("old")], wait=START)
         person = Person(name="Ann")
-        told = await finished(toolset, "ask", person, params=[FORM, FORM])
-        assert told == [{"action": "accept", "content": {"name": "Ann"}}] * 2
-        assert [each.schema for each in person.asked] == [NAME, NAME]
+        answers = await finish_call(toolset, "ask", person, params=[FORM, FORM])
+        assert answers == [{"action": "accept", "content": {"name": "Ann"}}] * 2
+        assert [question.schema for question in person.questions] == [NAME, NAME]
         for action, word in (
             (WaitAction.DECLINE, "decline"),
             (WaitAction.EXPIRE, "decline"),
             (WaitAction.CANCEL, "cancel"),
         ):
-            assert await finished(toolset, "ask", Person(action), params=[FORM]) == [{"action": word}]
+            assert await finish_call(toolset, "ask", Person(action), params=[FORM]) == [{"action": word}]
 
 
 async def test_without_a_person_a_question_is_declined(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("old")], wait=START)
-        assert await finished(toolset, "ask", params=[FORM]) == [{"action": "decline"}]
+        toolset = await open_toolset(hub, [spec_of_asking("old")], wait=START)
+        assert await finish_call(toolset, "ask", params=[FORM]) == [{"action": "decline"}]
 
 
 async def test_an_ambiguous_call_of_a_question_is_declined(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("old")], wait=START)
-        absent, other = Absent(), Person(name="Ben")
+        toolset = await open_toolset(hub, [spec_of_asking("old")], wait=START)
+        away, ben = Absent(), Person(name="Ben")
         async with anyio.create_task_group() as tasks:
 
-            async def first() -> None:
-                assert await finished(toolset, "ask", absent, params=[PAGE]) == [{"action": "accept"}]
+            async def ask_page() -> None:
+                assert await finish_call(toolset, "ask", away, params=[PAGE]) == [{"action": "accept"}]
 
-            tasks.start_soon(first)
-            await absent.asked.wait()
-            assert await finished(toolset, "ask", other, params=[FORM]) == [{"action": "decline"}]
-            assert await finished(toolset, "page_done", id="e7") == "told"
-        assert other.asked == []
-        assert absent.ended == [WaitAction.ACCEPT]  # the server reported that the page is done
+            tasks.start_soon(ask_page)
+            await away.is_asked.wait()
+            assert await finish_call(toolset, "ask", ben, params=[FORM]) == [{"action": "decline"}]
+            assert await finish_call(toolset, "page_done", id="e7") == "told"
+        assert ben.questions == []
+        assert away.ended == [WaitAction.ACCEPT]  # the server reported that the page is done
 
 
 async def test_over_http_a_question_reaches_the_person_of_its_own_call(tmp_path: Path) -> None:
@@ -187,20 +191,20 @@ async def test_over_http_a_question_reaches_the_person_of_its_own_call(tmp_path:
     async with serve(OldEra(server.streamable_http_app())) as address, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [http_spec(f"{address}/mcp")], wait=START)
         names = ("Ann", "Ben")
-        together = Meeting(len(names))
-        heard: dict[str, Any] = {}
+        meeting = Meeting(len(names))
+        answers: dict[str, Any] = {}
 
-        async def one(name: str) -> None:
-            async def person(needed: InputNeeded) -> InputGiven:
-                await together.join()
+        async def call_as(name: str) -> None:
+            async def person(question: InputNeeded) -> InputGiven:
+                await meeting.join()
                 return InputGiven(WaitAction.ACCEPT, {"name": name})
 
-            heard[name] = await finished(toolset, "greet", person)
+            answers[name] = await finish_call(toolset, "greet", person)
 
         async with anyio.create_task_group() as tasks:
             for name in names:
-                tasks.start_soon(one, name)
-        assert heard == {name: {"action": "accept", "data": {"name": name}} for name in names}
+                tasks.start_soon(call_as, name)
+        assert answers == {name: {"action": "accept", "data": {"name": name}} for name in names}
 
 
 class Meeting:
@@ -219,30 +223,33 @@ class Meeting:
 
 async def test_the_model_learns_that_a_form_was_not_shown(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        toolset = await open_toolset(hub, [spec_of_asking("old")], wait=START)
         person = Person(name="Ann")
         far = {**PAGE, "url": "http://sign.test/"}
         outcome = await run(toolset, "ask", person, params=[far])
         assert isinstance(outcome, CallOutcome)
         assert [json.loads(block["text"]) for block in outcome.content[1:]] == [[{"action": "decline"}]]
         assert "neither https nor of this machine" in outcome.content[0]["text"]
-        assert person.asked == []
+        assert person.questions == []
 
 
 async def test_one_call_can_ask_a_person_a_limited_number_of_times(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        toolset = await open_toolset(hub, [spec_of_asking("old")], wait=START)
         person = Person(name="Ann")
         outcome = await run(toolset, "ask", person, params=[FORM] * (QUESTIONS + 3))
         assert isinstance(outcome, CallOutcome)
-        assert len(person.asked) == QUESTIONS
+        assert len(person.questions) == QUESTIONS
         assert [block["text"].count("one call may ask") for block in outcome.content] == [1, 0]
-        assert [each["action"] for each in json.loads(outcome.content[1]["text"])][-4:] == ["accept", *["decline"] * 3]
+        assert [answer["action"] for answer in json.loads(outcome.content[1]["text"])][-4:] == [
+            "accept",
+            *["decline"] * 3,
+        ]
 
 
 async def test_a_server_that_dies_withdraws_its_question(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("old")], wait=START)
+        toolset = await open_toolset(hub, [spec_of_asking("old")], wait=START)
         absent = Absent()
         outcome = await run(toolset, "leave", absent, params=[FORM])
         assert isinstance(outcome, CallOutcome)
@@ -252,17 +259,17 @@ async def test_a_server_that_dies_withdraws_its_question(tmp_path: Path) -> None
 
 async def test_an_error_that_requires_a_web_page_is_a_wait_with_an_end(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        toolset = await open_toolset(hub, [asking("old")], wait=START)
-        needed = await run(toolset, "need_page", id="e9")
-        assert isinstance(needed, InputNeeded)
-        assert (needed.kind, needed.url, needed.message) == (WaitKind.URL, "https://pay.test/a", "Pay first.")
-        assert await finished(toolset, "page_done", id="e9") == "told"
-        assert needed.withdrawal is not None
+        toolset = await open_toolset(hub, [spec_of_asking("old")], wait=START)
+        question = await run(toolset, "need_page", id="e9")
+        assert isinstance(question, InputNeeded)
+        assert (question.kind, question.url, question.message) == (WaitKind.URL, "https://pay.test/a", "Pay first.")
+        assert await finish_call(toolset, "page_done", id="e9") == "told"
+        assert question.withdrawal is not None
         with anyio.fail_after(240):
-            assert await needed.withdrawal.wait() is WaitAction.ACCEPT
-        again = await run(toolset, "need_page", given=accepted(needed), id="e9")
-        assert isinstance(again, CallOutcome)
-        assert json.loads(text_of(again)) == {"responses": None, "state": None}
+            assert await question.withdrawal.wait() is WaitAction.ACCEPT
+        outcome = await run(toolset, "need_page", given=accept(question), id="e9")
+        assert isinstance(outcome, CallOutcome)
+        assert json.loads(text_of(outcome)) == {"responses": None, "state": None}
 
 
 async def test_a_calls_timeout_pauses_while_a_person_is_asked() -> None:
@@ -284,7 +291,7 @@ async def test_a_calls_timeout_pauses_while_a_person_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "reason"),
     [
         ("http://sign.test/", "neither https"),
         ("ftp://sign.test/", "neither https"),
@@ -299,26 +306,26 @@ async def test_a_calls_timeout_pauses_while_a_person_is_asked() -> None:
         (7, "none"),
     ],
 )
-def test_an_address_that_hides_its_target_is_not_shown(url: object, why: str) -> None:
-    found = question_of("desk", {"mode": "url", "message": "Open.", "url": url})
-    assert isinstance(found, Unfit)
-    assert why in found.why
+def test_an_address_that_hides_its_target_is_not_shown(url: object, reason: str) -> None:
+    unfit = question_of("desk", {"mode": "url", "message": "Open.", "url": url})
+    assert isinstance(unfit, Unfit)
+    assert reason in unfit.why
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/x", "http://localhost/x", "http://[::1]:9/x", "https://a.test"])
 def test_an_address_is_shown_unchanged(url: str) -> None:
-    found = question_of("desk", {"mode": "url", "message": "Open.", "url": url})
-    assert isinstance(found, InputNeeded)
-    assert (found.url, found.warning) == (url, None)
+    question = question_of("desk", {"mode": "url", "message": "Open.", "url": url})
+    assert isinstance(question, InputNeeded)
+    assert (question.url, question.warning) == (url, None)
 
 
 def test_a_lookalike_host_is_shown_as_it_is_resolved() -> None:
-    found = question_of("desk", {"mode": "url", "message": "Open.", "url": "https://p\u0430ypal.test:8443/x?y=1#z"})
-    assert isinstance(found, InputNeeded)
-    assert found.url == "https://xn--pypal-4ve.test:8443/x?y=1#z"
-    assert found.warning is not None
-    assert "xn--pypal-4ve.test" in found.warning
-    assert "xn--pypal-4ve.test" in found.title
+    question = question_of("desk", {"mode": "url", "message": "Open.", "url": "https://p\u0430ypal.test:8443/x?y=1#z"})
+    assert isinstance(question, InputNeeded)
+    assert question.url == "https://xn--pypal-4ve.test:8443/x?y=1#z"
+    assert question.warning is not None
+    assert "xn--pypal-4ve.test" in question.warning
+    assert "xn--pypal-4ve.test" in question.title
 
 
 @pytest.mark.parametrize(
@@ -332,11 +339,11 @@ def test_a_lookalike_host_is_shown_as_it_is_resolved() -> None:
     ],
 )
 def test_a_form_that_asks_for_a_secret_is_shown_with_a_warning(field: Json) -> None:
-    asked = {**FORM, "requestedSchema": {"type": "object", "properties": field}}
-    found = question_of("desk", asked)
-    assert isinstance(found, InputNeeded)
-    assert found.warning is not None
-    assert "'desk'" in found.warning
-    harmless = question_of("desk", FORM)
-    assert isinstance(harmless, InputNeeded)
-    assert harmless == replace(found, schema=NAME, warning=None)
+    request = {**FORM, "requestedSchema": {"type": "object", "properties": field}}
+    question = question_of("desk", request)
+    assert isinstance(question, InputNeeded)
+    assert question.warning is not None
+    assert "'desk'" in question.warning
+    plain_question = question_of("desk", FORM)
+    assert isinstance(plain_question, InputNeeded)
+    assert plain_question == replace(question, schema=NAME, warning=None)

@@ -35,29 +35,29 @@ def form(**fields: Any) -> Json:
     return {"type": "object", "properties": fields}
 
 
-def shown_form(schema: object = WHOLE) -> Json:
-    shown = read_schema(schema)
-    assert not isinstance(shown, UnfitForm), shown
-    return shown
+def read_form(schema: object = WHOLE) -> Json:
+    form_shown = read_schema(schema)
+    assert not isinstance(form_shown, UnfitForm), form_shown
+    return form_shown
 
 
 def test_choices_are_shown_in_one_notation_and_the_rest_as_it_came() -> None:
-    shown = shown_form()
-    fields = shown["properties"]
+    form_shown = read_form()
+    fields = form_shown["properties"]
     assert fields["plain"]["oneOf"] == [{"const": "r", "title": "r"}, {"const": "g", "title": "g"}]
     assert fields["named"]["oneOf"] == fields["titled"]["oneOf"] == fields["many"]["items"]["anyOf"] == COLOURS
     assert fields["name"] == WHOLE["properties"]["name"]  # type: ignore[index]
-    assert shown["required"] == ["name", "plain"]
-    assert shown_form(shown) == shown
+    assert form_shown["required"] == ["name", "plain"]
+    assert read_form(form_shown) == form_shown
 
 
 def test_defaults_are_filled_in_and_a_null_leaves_a_field_empty() -> None:
-    shown = shown_form()
-    assert fill_form(shown, {"plain": "r"}) == {
+    form_shown = read_form()
+    assert fill_form(form_shown, {"plain": "r"}) == {
         "name": "John", "age": 30, "score": 95.5, "ok": True, "plain": "r", "named": "g", "many": ["r"],
     }  # fmt: skip
-    assert "age" not in fill_form(shown, {"plain": "r", "age": None})
-    assert repr(fill_form(shown, {"plain": "r", "age": 31.0})["age"]) == "31"
+    assert "age" not in fill_form(form_shown, {"plain": "r", "age": None})
+    assert repr(fill_form(form_shown, {"plain": "r", "age": 31.0})["age"]) == "31"
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_defaults_are_filled_in_and_a_null_leaves_a_field_empty() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_answer_names_its_field(field: str, value: object) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        fill_form(shown_form(), {"plain": "r", field: value})
-    assert refused.value.path == f"content.{field}"
+    with pytest.raises(InvalidInput) as refusal:
+        fill_form(read_form(), {"plain": "r", field: value})
+    assert refusal.value.path == f"content.{field}"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_an_invalid_answer_names_its_field(field: str, value: object) -> None:
     ],
 )  # fmt: skip
 def test_a_valid_answer_is_accepted(field: str, value: object) -> None:
-    assert fill_form(shown_form(), {"plain": "r", field: value})[field] == value
+    assert fill_form(read_form(), {"plain": "r", field: value})[field] == value
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,6 @@ def test_a_valid_answer_is_accepted(field: str, value: object) -> None:
     ],
 )  # fmt: skip
 def test_a_schema_that_cannot_be_fully_shown_and_checked_is_refused(schema: object) -> None:
-    found = read_schema(schema)
-    assert isinstance(found, UnfitForm)
-    assert found.why
+    unfit = read_schema(schema)
+    assert isinstance(unfit, UnfitForm)
+    assert unfit.why

@@ -40,11 +40,11 @@ async def test_the_other_servers_continue_when_one_dies(tmp_path: Path) -> None:
         toolset = await open_toolset(hub, [hostile(name="one"), hostile(name="two")], wait=START)
         results: list[str] = []
 
-        async def survive() -> None:
+        async def call_survivor() -> None:
             results.extend([text_of(await call(toolset, "two__fine")) for _ in range(20)])
 
         async with anyio.create_task_group() as calls:
-            calls.start_soon(survive)
+            calls.start_soon(call_survivor)
             calls.start_soon(call, toolset, "one__crash")
         assert results == ["fine"] * 20
 
@@ -148,23 +148,26 @@ async def test_answers_against_the_protocol_and_error_answers_are_error_results(
 async def test_a_changed_tool_list_applies_from_the_next_turn(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         specs = [plain(), hostile()]
-        first = await open_toolset(hub, specs, wait=START)
-        before = [tool.name for tool in first.tools]
+        first_toolset = await open_toolset(hub, specs, wait=START)
+        names_before = [tool.name for tool in first_toolset.tools]
         for server in ("plain", "hostile"):
-            assert text_of(await call(first, f"{server}__grow")) == "ok"
-        assert [tool.name for tool in first.tools] == before
+            assert text_of(await call(first_toolset, f"{server}__grow")) == "ok"
+        assert [tool.name for tool in first_toolset.tools] == names_before
 
-        async def grown() -> bool:
-            second = await open_toolset(hub, specs)
-            return {tool.name for tool in second.tools} - set(before) == {"plain__grown", "hostile__grown"}
+        async def has_grown() -> bool:
+            second_toolset = await open_toolset(hub, specs)
+            return {tool.name for tool in second_toolset.tools} - set(names_before) == {
+                "plain__grown",
+                "hostile__grown",
+            }
 
-        await until(grown)
-        await call(first, "hostile__vanish")
+        await until(has_grown)
+        await call(first_toolset, "hostile__vanish")
 
-        async def vanished() -> bool:
+        async def has_vanished() -> bool:
             return not any(tool.server == "hostile" for tool in (await open_toolset(hub, specs)).tools)
 
-        await until(vanished)
+        await until(has_vanished)
 
 
 async def test_a_slow_mcp_server_delays_a_turn_only_up_to_the_limit(tmp_path: Path) -> None:
@@ -189,13 +192,13 @@ async def test_a_server_that_ignores_the_newer_protocol_is_asked_in_the_older_on
 ) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, probe=0.3, idle=0.2)) as hub:
         toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=START)
-        asked = text_of(await call(toolset, "starts"))
-        assert asked.startswith("server/discover initialize notifications/initialized tools/list ")  # one process
+        methods = text_of(await call(toolset, "starts"))
+        assert methods.startswith("server/discover initialize notifications/initialized tools/list ")  # one process
         assert [status.state for status in hub.status()] == ["ready"]
         del toolset
         await until(lambda: hub.status() == ())  # it was idle, and the whole connection was released
-        again = await open_toolset(hub, [hostile("deaf-to-discover")], wait=START)
-        assert text_of(await call(again, "starts")).startswith("initialize ")  # its protocol version is cached
+        second_toolset = await open_toolset(hub, [hostile("deaf-to-discover")], wait=START)
+        assert text_of(await call(second_toolset, "starts")).startswith("initialize ")  # its protocol version is cached
 
 
 @pytest.mark.parametrize(
@@ -212,12 +215,12 @@ async def test_a_flooding_server_is_disconnected_with_a_reason_for_the_admin(
 ) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, backoff=60)) as hub:
         toolset = await open_toolset(hub, [hostile()], wait=START)
-        before = resident_bytes()
+        memory_before = resident_bytes()
         outcome = await call(toolset, "flood", timeout=50, what=what)
         assert outcome.status == "error"
         assert reason in text_of(outcome)
         await until(lambda: reason in hub.status()[0].reason)
-        assert resident_bytes() - before < 200 * 2**20
+        assert resident_bytes() - memory_before < 200 * 2**20
 
 
 @pytest.mark.parametrize("what", ["progress", "log", "changes"])
@@ -288,26 +291,26 @@ async def test_the_last_stderr_lines_of_a_server_are_kept_and_cut(tmp_path: Path
         toolset = await open_toolset(hub, [hostile()], wait=START)
         assert text_of(await call(toolset, "chatter")) == "said"
         await until(lambda: any(line.startswith("line 199") for line in hub.status()[0].log))
-        kept = hub.status()[0].log
-        assert len(kept) == TAIL_LINES
-        assert {len(line) for line in kept} == {STDERR_CHARS}
+        lines = hub.status()[0].log
+        assert len(lines) == TAIL_LINES
+        assert {len(line) for line in lines} == {STDERR_CHARS}
         assert text_of(await call(toolset, "fine")) == "fine"
 
 
 async def test_a_server_that_is_down_keeps_its_tools_in_the_list(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, backoff=60)) as hub:
-        first = await open_toolset(hub, [hostile()], wait=START)
-        await call(first, "crash")
+        first_toolset = await open_toolset(hub, [hostile()], wait=START)
+        await call(first_toolset, "crash")
         await until(lambda: hub.status()[0].state == "degraded")  # the call noticed it first
-        second = await open_toolset(hub, [hostile()], wait=0.1)
-        assert second.tools == first.tools
-        assert second.notices == (("hostile", "it ended with exit code 3"),)
-        assert second.missing == {"hostile": False}
-        outcome = await call(second, "fine", timeout=0.1)
+        second_toolset = await open_toolset(hub, [hostile()], wait=0.1)
+        assert second_toolset.tools == first_toolset.tools
+        assert second_toolset.notices == (("hostile", "it ended with exit code 3"),)
+        assert second_toolset.missing == {"hostile": False}
+        outcome = await call(second_toolset, "fine", timeout=0.1)
         assert outcome.status == "error"
         assert "exit code 3" in text_of(outcome)
-        plain_words = text_of(await call(second, "fine", timeout=0.1, admin=False))
-        assert plain_words.startswith("The MCP server 'hostile' is not available now; an admin")
+        member_text = text_of(await call(second_toolset, "fine", timeout=0.1, admin=False))
+        assert member_text.startswith("The MCP server 'hostile' is not available now; an admin")
 
 
 async def test_cancelling_the_caller_cancels_the_call_at_the_server(tmp_path: Path) -> None:
@@ -336,16 +339,16 @@ async def test_a_timeout_sends_a_cancellation_to_the_server(tmp_path: Path) -> N
 
 
 async def test_progress_renews_the_timeout_and_reaches_the_caller_in_order(tmp_path: Path) -> None:
-    seen: list[tuple[float, float | None, str | None]] = []
+    reports: list[tuple[float, float | None, str | None]] = []
 
-    async def progress(done: float, total: float | None, message: str | None) -> None:
-        seen.append((done, total, message))
+    async def progress(count: float, total: float | None, message: str | None) -> None:
+        reports.append((count, total, message))
 
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [plain()], wait=START)
         outcome = await call(toolset, "count", 2.0, progress, upto=12, pause=0.25)  # three seconds in all
         assert text_of(outcome) == "counted"
-        assert seen == [(step, 12, f"step {step}") for step in range(1, 13)]
+        assert reports == [(step, 12, f"step {step}") for step in range(1, 13)]
 
 
 async def test_closing_the_pool_ends_running_calls(tmp_path: Path) -> None:
@@ -354,10 +357,10 @@ async def test_closing_the_pool_ends_running_calls(tmp_path: Path) -> None:
     async with anyio.create_task_group() as calls, open_hub(tmp_path / "homes") as hub:
         toolset = await open_toolset(hub, [plain()], wait=START)
 
-        async def wait_for_the_end() -> None:
+        async def call_slow_tool() -> None:
             reasons.append(text_of(await call(toolset, "slow", 60, journal=str(journal))))
 
-        calls.start_soon(wait_for_the_end)
+        calls.start_soon(call_slow_tool)
         await until(journal.exists)
     assert reasons == ["The MCP server 'plain' is not available: it was stopped"]
 
@@ -393,9 +396,9 @@ def test_an_invalid_batch_is_refused(line: bytes) -> None:
     ],
 )
 def test_a_response_that_violates_the_protocol_is_read_as_far_as_possible(line: bytes, result: object) -> None:
-    read = parse_line(line)
-    assert isinstance(read, JSONRPCResponse)
-    assert (read.id, read.result) == (7, result)
+    response = parse_line(line)
+    assert isinstance(response, JSONRPCResponse)
+    assert (response.id, response.result) == (7, result)
 
 
 @pytest.mark.parametrize(
@@ -408,9 +411,9 @@ def test_a_response_that_violates_the_protocol_is_read_as_far_as_possible(line: 
     ],
 )
 def test_an_error_that_violates_the_protocol_keeps_its_text(error: bytes, words: str) -> None:
-    read = parse_line(b'{"jsonrpc":"2.0","id":7,"error":' + error + b"}")
-    assert isinstance(read, JSONRPCError)
-    assert (read.id, read.error.message) == (7, words)
+    response = parse_line(b'{"jsonrpc":"2.0","id":7,"error":' + error + b"}")
+    assert isinstance(response, JSONRPCError)
+    assert (response.id, response.error.message) == (7, words)
 
 
 @pytest.mark.parametrize("ident", [b"true", b"null", b"[]", b"1.5"])

@@ -23,15 +23,15 @@ from tests.tools.support import START, call, http_spec, open_hub, text_of, until
 @asynccontextmanager
 async def serve(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     """Serve an application on loopback; yields its base address."""
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind(("127.0.0.1", port))
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve, [listening])
+        tasks.start_soon(server.serve, [listener])
         await until(lambda: server.started)
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
 
@@ -55,17 +55,17 @@ class Forgetful:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.seen: set[bytes] = set()
-        self.gone: set[bytes] = set()
+        self.sessions: set[bytes] = set()
+        self.forgotten: set[bytes] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         session = dict(scope.get("headers", ())).get(b"mcp-session-id")
-        if session in self.gone:
+        if session in self.forgotten:
             await send({"type": "http.response.start", "status": 404, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
         if session is not None:
-            self.seen.add(session)
+            self.sessions.add(session)
         await self.app(scope, receive, send)
 
 
@@ -79,8 +79,8 @@ class Compressing:
 
     def __init__(self) -> None:
         packer = zlib.compressobj(wbits=31)
-        first, other = (packer.compress(b" " * 2**20) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
-        self.body = first + other * 1023  # after a full flush, equal input gives equal bytes
+        first_part, later_part = (packer.compress(b" " * 2**20) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+        self.body = first_part + later_part * 1023  # after a full flush, equal input gives equal bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"application/json"), (b"content-encoding", b"gzip")]
@@ -116,15 +116,15 @@ async def test_a_server_over_streamable_http_is_called_in_the_older_protocol(
 class Altered:
     """Replaces CUT in each answer of an application by other bytes."""
 
-    def __init__(self, app: ASGIApp, other: bytes) -> None:
+    def __init__(self, app: ASGIApp, replacement: bytes) -> None:
         self.app = app
-        self.other = other
+        self.other = replacement
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def alter(message: Any) -> None:
             if body := message.get("body"):
                 message = {**message, "body": body.replace(b"CUT", self.other)}
-            headers = [each for each in message.get("headers", ()) if each[0].lower() != b"content-length"]
+            headers = [header for header in message.get("headers", ()) if header[0].lower() != b"content-length"]
             await send({**message, "headers": headers} if "headers" in message else message)
 
         await self.app(scope, receive, alter if scope["type"] == "http" else send)
@@ -132,8 +132,8 @@ class Altered:
 
 @pytest.mark.parametrize("json_response", [False, True])
 async def test_half_an_emoji_or_a_broken_byte_costs_only_that_character(tmp_path: Path, json_response: bool) -> None:
-    other = rb"half \ud83d" + b" \xff, whole " + rb"\ud83d\ude00"
-    app = Altered(OldEra(build().streamable_http_app(json_response=json_response)), other)
+    replacement = rb"half \ud83d" + b" \xff, whole " + rb"\ud83d\ude00"
+    app = Altered(OldEra(build().streamable_http_app(json_response=json_response)), replacement)
     async with serve(app) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
         assert text_of(await call(toolset, "web__echo", text="CUT.")) == "half \ufffd \ufffd, whole \U0001f600."
@@ -181,10 +181,10 @@ async def test_a_restarted_http_server_is_connected_to_again(tmp_path: Path, era
         async with serve(era(build().streamable_http_app()), int(base.rpartition(":")[2])):
             hub.restart("web")  # it may pause after failures while the server was away
 
-            async def answers() -> bool:
+            async def is_answering() -> bool:
                 return text_of(await call(toolset, "web__echo", text="again")) == "again"
 
-            await until(answers)
+            await until(is_answering)
 
 
 async def test_a_call_while_the_http_server_is_away_is_an_error(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ async def test_a_session_forgotten_by_the_http_server_is_reopened(tmp_path: Path
     app = Forgetful(OldEra(build().streamable_http_app()))
     async with serve(app) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
-        app.gone |= app.seen
+        app.forgotten |= app.sessions
         outcome = await call(toolset, "echo", text="hello")
         assert "the server ended the session" in text_of(outcome)
         assert text_of(await call(toolset, "echo", timeout=20, text="hello")) == "hello"
@@ -247,18 +247,18 @@ async def test_headers_of_the_entry_are_sent_and_no_proxy_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    seen: set[bytes | None] = set()
+    authorizations: set[bytes | None] = set()
     app = build().streamable_http_app()
 
-    async def watching(scope: Scope, receive: Receive, send: Send) -> None:
+    async def watch_headers(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            seen.add(dict(scope["headers"]).get(b"authorization"))
+            authorizations.add(dict(scope["headers"]).get(b"authorization"))
         await app(scope, receive, send)
 
-    async with serve(watching) as base, open_hub(tmp_path) as hub:
+    async with serve(watch_headers) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base, headers={"Authorization": "Bearer t"})], wait=START)
         assert (await call(toolset, "echo", text="x")).status == "ok"
-    assert seen == {b"Bearer t"}
+    assert authorizations == {b"Bearer t"}
 
 
 @pytest.mark.parametrize("url", ["", "file:///etc/passwd", "http://", "ftp://example.org"])

@@ -61,14 +61,14 @@ async def rig_with(tmp_path: Path, answer: Answer) -> AsyncIterator[tuple[Rig, s
         yield rig, await rig.domain(), base
 
 
-async def tried(rig: Rig, domain: str, entry: dict[str, Any]) -> dict[str, Any]:
-    found = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", {"mcpServers": {"s": entry}})
-    server: dict[str, Any] = found["items"][0]
+async def try_entry(rig: Rig, domain: str, entry: dict[str, Any]) -> dict[str, Any]:
+    report = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", {"mcpServers": {"s": entry}})
+    server: dict[str, Any] = report["items"][0]
     return server
 
 
 @pytest.mark.parametrize(
-    ("entry", "said", "words"),
+    ("entry", "error_body", "words"),
     [
         ({"headers": {"X-Api-Key": "wrong-key"}}, {"error": "bad key"}, "in the header X-Api-Key (HTTP 401: bad key)"),
         ({}, {"error": {"message": "no key"}}, "the server refused the request (HTTP 401: no key)"),
@@ -84,16 +84,16 @@ async def tried(rig: Rig, domain: str, entry: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 async def test_refused_credentials_are_named_and_registration_is_not(
-    tmp_path: Path, entry: dict[str, Any], said: dict[str, Any], words: str
+    tmp_path: Path, entry: dict[str, Any], error_body: dict[str, Any], words: str
 ) -> None:
     async def handle(request: Request) -> Response:
         if request.url.path == "/key":
-            return JSONResponse(said, said.get("status", 401))
+            return JSONResponse(error_body, error_body.get("status", 401))
         return PlainTextResponse("not found", 404)
 
-    refusing = Starlette(routes=[Route("/{path:path}", handle, methods=["GET", "POST", "DELETE"])])
-    async with serve(refusing) as base, Rig(tmp_path, mcp_hosts="127.0.0.1:*") as rig:
-        state = await tried(rig, await rig.domain(), {"url": f"{base}/key", **entry})
+    app_with_key = Starlette(routes=[Route("/{path:path}", handle, methods=["GET", "POST", "DELETE"])])
+    async with serve(app_with_key) as base, Rig(tmp_path, mcp_hosts="127.0.0.1:*") as rig:
+        state = await try_entry(rig, await rig.domain(), {"url": f"{base}/key", **entry})
         assert state["state"] == "failed"
         assert words in state["reason"]
         assert "register" not in state["reason"]
@@ -115,7 +115,7 @@ async def test_refused_credentials_are_named_and_registration_is_not(
 )
 async def test_an_answer_that_is_not_mcp_is_explained(tmp_path: Path, answer: Answer, words: str) -> None:
     async with rig_with(tmp_path, answer) as (rig, domain, base):
-        state = await tried(rig, domain, {"url": f"{base}/mcp"})
+        state = await try_entry(rig, domain, {"url": f"{base}/mcp"})
         assert state["state"] == "failed"
         assert words in state["reason"]
 
@@ -145,8 +145,8 @@ async def test_a_server_that_starts_to_refuse_calls_is_explained_to_the_model_an
     async with serve(app(answer)) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
         for _ in range(8):
-            said = text_of(await call(toolset, "web__t", timeout=20))
-            assert expected[-1] in said
+            text = text_of(await call(toolset, "web__t", timeout=20))
+            assert expected[-1] in text
         assert len(expected) == 8
 
 
@@ -156,7 +156,7 @@ async def test_a_json_rpc_error_keeps_its_own_message(tmp_path: Path) -> None:
         return JSONResponse(error, 400)
 
     async with rig_with(tmp_path, answer) as (rig, domain, base):
-        assert (await tried(rig, domain, {"url": f"{base}/mcp"}))["reason"] == "tenant is suspended"
+        assert (await try_entry(rig, domain, {"url": f"{base}/mcp"}))["reason"] == "tenant is suspended"
 
 
 async def test_closed_ports_unknown_hosts_and_missing_tls_have_different_errors(
@@ -166,19 +166,19 @@ async def test_closed_ports_unknown_hosts_and_missing_tls_have_different_errors(
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         async with rig_with(tmp_path, lambda _, message: speak(message)) as (rig, domain, base):
-            refused = await tried(rig, domain, {"url": f"http://127.0.0.1:{port}/mcp"})
-            assert f"nothing listens at 127.0.0.1:{port}" in refused["reason"]
-            unknown = await tried(rig, domain, {"url": "https://no-such-host.invalid/mcp"})
-            assert "no-such-host.invalid" in unknown["reason"]
-            plain = await tried(rig, domain, {"url": f"{base.replace('http:', 'https:')}/mcp"})
-            assert "no TLS connection" in plain["reason"]
+            closed = await try_entry(rig, domain, {"url": f"http://127.0.0.1:{port}/mcp"})
+            assert f"nothing listens at 127.0.0.1:{port}" in closed["reason"]
+            unresolved = await try_entry(rig, domain, {"url": "https://no-such-host.invalid/mcp"})
+            assert "no-such-host.invalid" in unresolved["reason"]
+            without_tls = await try_entry(rig, domain, {"url": f"{base.replace('http:', 'https:')}/mcp"})
+            assert "no TLS connection" in without_tls["reason"]
 
 
 async def test_a_secret_in_query_and_path_reaches_the_server_encoded_and_is_never_shown(tmp_path: Path) -> None:
-    seen: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     def answer(request: Request, message: dict[str, Any]) -> Response:
-        seen.append((request.query_params.get("key", ""), request.url.path))
+        requests.append((request.query_params.get("key", ""), request.url.path))
         if request.query_params.get("key") != KEY:
             return JSONResponse({"error": f"bad key {request.query_params.get('key')}"}, 401)
         return speak(message)
@@ -187,19 +187,19 @@ async def test_a_secret_in_query_and_path_reaches_the_server_encoded_and_is_neve
         entry = {"url": f"{base}/${{TENANT}}/mcp?key=${{MAPKEY}}"}
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/MAPKEY", {"value": KEY})
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/TENANT", {"value": "a/../b@evil"})
-        state = await tried(rig, domain, entry)
+        state = await try_entry(rig, domain, entry)
         assert state["state"] == "ready", state
-        assert {key for key, _ in seen} == {KEY}
-        assert {path for _, path in seen} == {"/a/../b@evil/mcp"}
+        assert {key for key, _ in requests} == {KEY}
+        assert {path for _, path in requests} == {"/a/../b@evil/mcp"}
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"s": entry}}})
-        shown = await rig.ok("GET", f"/api/domains/{domain}/mcp-servers")
-        assert next(each for each in shown["items"] if each["name"] == "s")["url"] == entry["url"]
+        servers = await rig.ok("GET", f"/api/domains/{domain}/mcp-servers")
+        assert next(server for server in servers["items"] if server["name"] == "s")["url"] == entry["url"]
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/MAPKEY", {"value": "sesame"})
-        wrong = await tried(rig, domain, entry)
-        assert "in the url (${TENANT}, ${MAPKEY}) (HTTP 401: bad key [secret])" in wrong["reason"]
+        rejected = await try_entry(rig, domain, entry)
+        assert "in the url (${TENANT}, ${MAPKEY}) (HTTP 401: bad key [secret])" in rejected["reason"]
         audit = await rig.ok("GET", "/api/audit")
         for text in (KEY, "s%2F9%3Fk%23y%26x", "sesame", "b@evil"):
-            assert text not in f"{state}{shown}{wrong}{audit}"
+            assert text not in f"{state}{servers}{rejected}{audit}"
 
 
 async def test_a_secret_in_the_host_of_a_url_is_refused(tmp_path: Path) -> None:
@@ -216,12 +216,12 @@ async def test_a_secret_in_the_host_of_a_url_is_refused(tmp_path: Path) -> None:
 async def test_an_entry_with_the_wrong_transport_type_works_with_a_note(tmp_path: Path) -> None:
     async with serve(build().streamable_http_app()) as base, Rig(tmp_path, mcp_hosts="127.0.0.1:*") as rig:
         domain = await rig.domain()
-        state = await tried(rig, domain, {"type": "sse", "url": f"{base}/mcp"})
+        state = await try_entry(rig, domain, {"type": "sse", "url": f"{base}/mcp"})
         assert state["state"] == "ready", state
         assert "speaks streamable HTTP" in state["notes"][0]
-        right = await tried(rig, domain, {"type": "http", "url": f"{base}/mcp"})
+        right = await try_entry(rig, domain, {"type": "http", "url": f"{base}/mcp"})
         assert (right["state"], right["notes"]) == ("ready", [])
     async with serve(build().sse_app()) as base, Rig(tmp_path / "2", mcp_hosts="127.0.0.1:*") as rig:
-        state = await tried(rig, await rig.domain(), {"type": "http", "url": f"{base}/sse"})
+        state = await try_entry(rig, await rig.domain(), {"type": "http", "url": f"{base}/sse"})
         assert state["state"] == "ready", state
         assert "speaks the older SSE transport" in state["notes"][0]

@@ -42,30 +42,30 @@ async def test_two_users_never_share_a_connection_of_a_user_entry(tmp_path: Path
 
     async with open_hub(tmp_path) as hub:
 
-        async def seen_by(user: str, identity: str) -> tuple[str, str]:
+        async def identify(user: str, identity: str) -> tuple[str, str]:
             toolset = await open_toolset(hub, [spec(user, identity)], wait=START)
-            found = (await call(toolset, "environment")).structured
-            return found["(pid)"], found["HOME"]
+            environment = (await call(toolset, "environment")).structured
+            return environment["(pid)"], environment["HOME"]
 
-        anna, ben = await seen_by("anna", "user"), await seen_by("ben", "user")
+        anna, ben = await identify("anna", "user"), await identify("ben", "user")
         assert anna[0] != ben[0]
         assert anna[1] != ben[1]
-        assert await seen_by("anna", "user") == anna
-        assert await seen_by("anna", "domain") == await seen_by("ben", "domain")
+        assert await identify("anna", "user") == anna
+        assert await identify("anna", "domain") == await identify("ben", "domain")
 
 
 @pytest.mark.parametrize("change", [{"domain": "b"}, {"workspace": "/b"}, {"env": {"KEY": "2"}}])
 def test_each_domain_workspace_and_secret_has_its_own_connection(change: dict[str, Any]) -> None:
-    first: dict[str, Any] = {"domain": "a", "workspace": "/a", "env": {"KEY": "1"}}
-    assert plain(**{**first, **change}).key() != plain(**first).key()
+    base: dict[str, Any] = {"domain": "a", "workspace": "/a", "env": {"KEY": "1"}}
+    assert plain(**{**base, **change}).key() != plain(**base).key()
 
 
 async def test_all_domains_share_one_connection_to_a_built_in_server() -> None:
     server = MCPServer("promptx")
     async with Hub({"promptx": server}) as hub:
-        one = await hub.acquire([SystemServer("promptx", "system")])
-        two = await hub.acquire([SystemServer("promptx", "system")])
-        assert one["promptx"] is two["promptx"]
+        first = await hub.acquire([SystemServer("promptx", "system")])
+        second = await hub.acquire([SystemServer("promptx", "system")])
+        assert first["promptx"] is second["promptx"]
 
 
 async def test_a_user_cannot_reach_a_built_in_server_by_its_name() -> None:
@@ -93,7 +93,7 @@ async def test_the_status_shows_the_domain_asked_for(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         await hub.acquire([hostile(domain="a")], wait=START)
         await hub.acquire([hostile(domain="b"), hostile(name="other", domain="b")], wait=START)
-        assert [(each.domain, each.name) for each in hub.status("b")] == [("b", "hostile"), ("b", "other")]
+        assert [(status.domain, status.name) for status in hub.status("b")] == [("b", "hostile"), ("b", "other")]
         assert len(hub.status()) == 3
         assert hub.restart("hostile", "a") == 1
         assert hub.restart("nobody") == 0
@@ -131,28 +131,28 @@ async def test_a_restart_abandons_a_hanging_start(tmp_path: Path) -> None:
 
 async def test_stopping_ends_calls_to_servers_in_memory_too() -> None:
     server = MCPServer("slow")
-    entered = anyio.Event()
-    ended: list[str] = []
+    has_started = anyio.Event()
+    order: list[str] = []
 
     @server.tool()
     async def wait() -> str:
-        entered.set()
+        has_started.set()
         try:
             await anyio.sleep_forever()
         finally:
-            ended.append("tool")
+            order.append("tool")
         return ""
 
-    async def use(hub: Hub) -> None:
+    async def use_server(hub: Hub) -> None:
         connection = (await hub.acquire([SystemServer("slow", "system")]))["slow"]
         with pytest.raises(ServerUnavailable):
             await connection.call("wait", {}, timeout=60)
-        ended.append("caller")
+        order.append("caller")
 
     async with anyio.create_task_group() as tasks, Hub({"slow": server}, patience=QUICK) as hub:
-        tasks.start_soon(use, hub)
-        await entered.wait()
-    assert ended == ["tool", "caller"]
+        tasks.start_soon(use_server, hub)
+        await has_started.wait()
+    assert order == ["tool", "caller"]
 
 
 async def test_a_call_with_steady_progress_ends_at_the_hard_cap() -> None:
@@ -175,10 +175,10 @@ async def test_a_call_with_steady_progress_ends_at_the_hard_cap() -> None:
 
 
 async def test_a_connection_stopped_before_its_start_starts_no_process() -> None:
-    dialled: list[str] = []
+    dials: list[str] = []
 
-    async def dial(lost: Callable[[str], None], tail: deque[str]) -> MCPServer:
-        dialled.append("dialled")
+    async def dial(report_loss: Callable[[str], None], tail: deque[str]) -> MCPServer:
+        dials.append("dialled")
         return MCPServer("late")
 
     async with anyio.create_task_group() as tasks:
@@ -187,38 +187,42 @@ async def test_a_connection_stopped_before_its_start_starts_no_process() -> None
         connection.stop()
         with anyio.fail_after(240):
             await connection.wait_ended()
-    assert dialled == []
+    assert dials == []
     assert connection.state == "stopped"
 
 
 async def test_only_remaining_servers_keep_running_and_a_returning_one_restarts(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
-        kept, gone, elsewhere = hostile(name="kept", domain="a"), hostile(name="gone", domain="a"), hostile(domain="b")
-        toolset = await open_toolset(hub, [kept, gone, elsewhere], wait=START)
-        leaving = hub.keep("a", {"kept": kept.entry.hash()})
-        assert [each.state for each in leaving] == ["stopped"]
+        kept, removed, in_other_domain = (
+            hostile(name="kept", domain="a"),
+            hostile(name="gone", domain="a"),
+            hostile(domain="b"),
+        )
+        toolset = await open_toolset(hub, [kept, removed, in_other_domain], wait=START)
+        stopping = hub.keep("a", {"kept": kept.entry.hash()})
+        assert [connection.state for connection in stopping] == ["stopped"]
         with anyio.fail_after(240):
-            for connection in leaving:
+            for connection in stopping:
                 await connection.wait_ended()
-        assert [(each.domain, each.name) for each in hub.status()] == [("a", "kept"), ("b", "hostile")]
+        assert [(status.domain, status.name) for status in hub.status()] == [("a", "kept"), ("b", "hostile")]
         assert "it was stopped" in text_of(await call(toolset, "gone__fine"))
-        again = await open_toolset(hub, [gone], wait=START)
-        assert text_of(await call(again, "gone__fine")) == "fine"
+        returned = await open_toolset(hub, [removed], wait=START)
+        assert text_of(await call(returned, "gone__fine")) == "fine"
 
 
 async def test_a_turn_started_before_an_edit_keeps_the_older_server_until_its_end(tmp_path: Path) -> None:
     async with open_hub(tmp_path, patience=replace(QUICK, retired=0.5)) as hub:
-        older = await open_toolset(hub, [hostile(domain="a")], wait=START)
+        old_toolset = await open_toolset(hub, [hostile(domain="a")], wait=START)
         connection = hub.connections()[0]
-        newer = await open_toolset(hub, [hostile("noisy", domain="a")], wait=START)
+        new_toolset = await open_toolset(hub, [hostile("noisy", domain="a")], wait=START)
         assert connection.retired
-        for toolset in (older, newer):
+        for toolset in (old_toolset, new_toolset):
             assert text_of(await call(toolset, "fine")) == "fine"
         assert hub.connections()[0] is not connection
         assert hub.restart("hostile", "a") == 1
         await until(lambda: connection.state == "stopped")
-        assert [each.retired for each in hub.connections()] == [False]
-        assert text_of(await call(older, "fine", timeout=20)) == "fine"
+        assert [connection.retired for connection in hub.connections()] == [False]
+        assert text_of(await call(old_toolset, "fine", timeout=20)) == "fine"
 
 
 async def test_a_trial_of_a_slow_server_times_out_and_leaves_no_child(tmp_path: Path) -> None:
@@ -229,6 +233,6 @@ async def test_a_trial_of_a_slow_server_times_out_and_leaves_no_child(tmp_path: 
             raise AssertionError(error)
 
     async with Hub(policy=policy, observer=Observer()) as hub:
-        found = await hub.trial(hostile("silent"), seconds=0.3)
-    assert (found.state, found.reason) == ("starting", "it was not ready after 0.3 s")
+        state = await hub.trial(hostile("silent"), seconds=0.3)
+    assert (state.state, state.reason) == ("starting", "it was not ready after 0.3 s")
     assert policy.sweep() == 0

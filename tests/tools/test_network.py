@@ -68,68 +68,68 @@ def test_a_public_address_is_accepted(text: str) -> None:
     assert address_problem(ipaddress.ip_address(text)) == ""
 
 
-@given(st.ip_addresses(v=4).filter(lambda each: not each.is_global))
-def test_no_notation_of_a_private_address_is_accepted(inner: ipaddress.IPv4Address) -> None:
-    number = int(inner)
-    for dressed in (0xFFFF << 32 | number, 0x2002 << 112 | number << 80, 0x64FF9B << 96 | number):
-        assert address_problem(ipaddress.IPv6Address(dressed))
+@given(st.ip_addresses(v=4).filter(lambda address: not address.is_global))
+def test_no_notation_of_a_private_address_is_accepted(private_address: ipaddress.IPv4Address) -> None:
+    number = int(private_address)
+    for embedded in (0xFFFF << 32 | number, 0x2002 << 112 | number << 80, 0x64FF9B << 96 | number):
+        assert address_problem(ipaddress.IPv6Address(embedded))
 
 
 @pytest.mark.parametrize("host", SPELLINGS)
 async def test_every_spelling_of_this_machine_is_refused_without_a_connection(host: str) -> None:
-    async with knocked() as (port, knocks):
+    async with count_connections() as (port, count):
         async with httpx2.AsyncClient(transport=CheckedTransport(CheckedBackend(frozenset()))) as client:
             with pytest.raises((httpx2.TransportError, httpx2.InvalidURL)):
                 await client.get(f"http://{host}:{port}/")
-        assert knocks() == 0
+        assert count() == 0
 
 
 async def test_a_name_with_one_private_address_among_public_ones_is_refused() -> None:
-    async with knocked() as (port, knocks):
+    async with count_connections() as (port, count):
 
         async def resolve(host: str, port: int) -> list[str]:
             return ["93.184.216.34", "127.0.0.1"]
 
-        told: list[str] = []
+        reasons: list[str] = []
 
-        async def refused(reason: str) -> None:
-            told.append(reason)
+        async def note_refusal(reason: str) -> None:
+            reasons.append(reason)
 
-        backend = CheckedBackend(frozenset(), resolve=resolve, refused=refused)
+        backend = CheckedBackend(frozenset(), resolve=resolve, refused=note_refusal)
         with pytest.raises(httpcore2.ConnectError, match=r"^both\.test leads to an address that is refused$"):
             await backend.connect_tcp("both.test", port)
-        assert knocks() == 0
-        assert told == ["both.test leads to 127.0.0.1, which is refused (loopback)"]
+        assert count() == 0
+        assert reasons == ["both.test leads to 127.0.0.1, which is refused (loopback)"]
 
 
 async def test_a_host_is_resolved_once_for_each_connection() -> None:
-    async with knocked() as (port, knocks):
+    async with count_connections() as (port, count):
         answers = [["198.51.100.7"], ["127.0.0.1"]]
-        asked: list[str] = []
+        hosts: list[str] = []
 
         async def resolve(host: str, port: int) -> list[str]:
-            asked.append(host)
-            return answers[len(asked) - 1]
+            hosts.append(host)
+            return answers[len(hosts) - 1]
 
-        told: list[str] = []
+        reasons: list[str] = []
 
-        async def refused(reason: str) -> None:
-            told.append(reason)
+        async def note_refusal(reason: str) -> None:
+            reasons.append(reason)
 
-        backend = CheckedBackend(frozenset(), resolve=resolve, refused=refused)
+        backend = CheckedBackend(frozenset(), resolve=resolve, refused=note_refusal)
         for _ in range(2):
             with pytest.raises(httpcore2.ConnectError):
                 await backend.connect_tcp("rebind.test", port, timeout=5)
-        assert asked == ["rebind.test"] * 2
-        assert [reason.split(" ")[3].rstrip(",") for reason in told] == ["198.51.100.7", "127.0.0.1"]
-        assert knocks() == 0
+        assert hosts == ["rebind.test"] * 2
+        assert [reason.split(" ")[3].rstrip(",") for reason in reasons] == ["198.51.100.7", "127.0.0.1"]
+        assert count() == 0
 
 
 async def test_tls_uses_the_host_name_at_the_checked_address(tmp_path: Path) -> None:
     names: list[str | None] = []
     server, client = certificate(tmp_path, "mcp.example.org")
     server.sni_callback = lambda socket, name, context: names.append(name)
-    async with knocked(server) as (port, _):
+    async with count_connections(server) as (port, _):
 
         async def resolve(host: str, port: int) -> list[str]:
             return ["127.0.0.1"]
@@ -147,7 +147,7 @@ async def test_tls_uses_the_host_name_at_the_checked_address(tmp_path: Path) -> 
 
 
 async def test_a_users_entry_for_this_machine_fails_without_a_connection(tmp_path: Path) -> None:
-    async with knocked() as (port, knocks):
+    async with count_connections() as (port, count):
         policy = LaunchPolicy(tmp_path)
         for kind in ("http", "sse"):
             spec = http_spec(f"https://127.0.0.1:{port}/mcp", kind=kind)
@@ -155,7 +155,7 @@ async def test_a_users_entry_for_this_machine_fails_without_a_connection(tmp_pat
                 toolset = await open_toolset(hub, [spec], wait=START)
                 assert toolset.tools == ()
                 assert "refused (loopback)" in toolset.notices[0][1]
-        assert knocks() == 0
+        assert count() == 0
 
 
 async def test_a_host_the_operator_listed_is_exempt_from_both_checks_and_no_other_port_is(tmp_path: Path) -> None:
@@ -173,47 +173,47 @@ async def test_a_host_the_operator_listed_is_exempt_from_both_checks_and_no_othe
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_is_not_followed_and_leaks_no_header(tmp_path: Path, status: int) -> None:
-    async with knocked() as (elsewhere, knocks):
-        seen: list[bytes | None] = []
+    async with count_connections() as (other_port, count):
+        authorizations: list[bytes | None] = []
 
-        async def redirecting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def redirect(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 return
-            seen.append(dict(scope["headers"]).get(b"authorization"))
-            location = f"http://127.0.0.1:{elsewhere}/mcp".encode()
+            authorizations.append(dict(scope["headers"]).get(b"authorization"))
+            location = f"http://127.0.0.1:{other_port}/mcp".encode()
             await send({"type": "http.response.start", "status": status, "headers": [(b"location", location)]})
             await send({"type": "http.response.body", "body": b""})
 
-        async with serve(redirecting) as base:
-            both = f"127.0.0.1:{base.rpartition(':')[2]}, 127.0.0.1:{elsewhere}"
-            policy = LaunchPolicy(tmp_path, hosts=parse_hosts(both))
+        async with serve(redirect) as base:
+            hosts = f"127.0.0.1:{base.rpartition(':')[2]}, 127.0.0.1:{other_port}"
+            policy = LaunchPolicy(tmp_path, hosts=parse_hosts(hosts))
             spec = http_spec(f"{base}/mcp", {"Authorization": "Bearer token"})
             async with Hub(policy=policy, patience=QUICK) as hub:
                 toolset = await open_toolset(hub, [spec], wait=START)
                 assert toolset.tools == ()
-        assert seen[0] == b"Bearer token"
-        assert knocks() == 0
+        assert authorizations[0] == b"Bearer token"
+        assert count() == 0
 
 
 async def test_an_sse_server_cannot_name_another_host_to_post_to(tmp_path: Path) -> None:
-    async with knocked() as (elsewhere, knocks):
+    async with count_connections() as (other_port, count):
 
-        async def naming(scope: Scope, receive: Receive, send: Send) -> None:
+        async def name_other_host(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 return
             headers = [(b"content-type", b"text/event-stream")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            body = f"event: endpoint\ndata: http://127.0.0.1:{elsewhere}/post\n\n".encode()
+            body = f"event: endpoint\ndata: http://127.0.0.1:{other_port}/post\n\n".encode()
             await send({"type": "http.response.body", "body": body})
 
-        async with serve(naming) as base:
-            both = f"127.0.0.1:{base.rpartition(':')[2]}, 127.0.0.1:{elsewhere}"
-            policy = LaunchPolicy(tmp_path, hosts=parse_hosts(both))
+        async with serve(name_other_host) as base:
+            hosts = f"127.0.0.1:{base.rpartition(':')[2]}, 127.0.0.1:{other_port}"
+            policy = LaunchPolicy(tmp_path, hosts=parse_hosts(hosts))
             spec = http_spec(f"{base}/sse", {"Authorization": "Bearer token"}, "sse")
             async with Hub(policy=policy, patience=ConnectionTimeouts(initialize=1, failures=1)) as hub:
                 toolset = await open_toolset(hub, [spec], wait=START)
                 assert toolset.tools == ()
-        assert knocks() == 0
+        assert count() == 0
 
 
 @pytest.mark.parametrize(
@@ -224,9 +224,9 @@ async def test_an_sse_server_cannot_name_another_host_to_post_to(tmp_path: Path)
     ],
 )
 def test_an_address_that_is_not_plain_http_is_refused(tmp_path: Path, url: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as refusal:
         LaunchPolicy(tmp_path).review(http_spec(url))
-    assert refused.value.path == "mcpServers.web.url"
+    assert refusal.value.path == "mcpServers.web.url"
 
 
 @pytest.mark.parametrize(
@@ -239,9 +239,9 @@ def test_an_address_that_is_not_plain_http_is_refused(tmp_path: Path, url: str) 
 )
 def test_a_header_that_belongs_to_the_connection_is_refused(tmp_path: Path, name: str, text: str) -> None:
     spec = http_spec("https://mcp.example.org/mcp", {name: text})
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as refusal:
         LaunchPolicy(tmp_path).review(spec)
-    assert refused.value.path == f"mcpServers.web.headers.{name}"
+    assert refusal.value.path == f"mcpServers.web.headers.{name}"
 
 
 def test_a_public_https_address_may_be_saved(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ async def test_numbers_are_resolved_to_one_form() -> None:
 
 
 @asynccontextmanager
-async def knocked(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[int, Any]]:
+async def count_connections(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[int, Any]]:
     """Listen on loopback, in both address families if available; yields the port and the number of connections.
 
     With a TLS context, an HTTP answer names the requested host.
@@ -293,7 +293,7 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
-    made = (
+    signed_certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -309,7 +309,7 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    file.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
+    file.write_bytes(secret + signed_certificate.public_bytes(serialization.Encoding.PEM))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(file)
     client = ssl.create_default_context(cafile=str(file))

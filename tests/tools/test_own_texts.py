@@ -47,14 +47,17 @@ async def own_tools() -> tuple[ToolInfo, ...]:
         RETRIEVER: create_retriever(nobody, nobody, bound_by_meta=True),
     }
     async with Hub(servers) as hub:
-        named = [*(SystemServer(name, "system") for name in (PROMPTX, DELEGATION)), SystemServer(RETRIEVER, "builtin")]
-        return READ_TOOL, FIND, CALL, *(await open_toolset(hub, named)).tools
+        servers_by_name = [
+            *(SystemServer(name, "system") for name in (PROMPTX, DELEGATION)),
+            SystemServer(RETRIEVER, "builtin"),
+        ]
+        return READ_TOOL, FIND, CALL, *(await open_toolset(hub, servers_by_name)).tools
 
 
 def tool_text(tool: ToolInfo) -> str:
     """Return a tool's definition as it is sent."""
-    shown = {"name": tool.name, "description": tool.description, "input_schema": dict(tool.input_schema)}
-    return json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+    definition = {"name": tool.name, "description": tool.description, "input_schema": dict(tool.input_schema)}
+    return json.dumps(definition, ensure_ascii=False, separators=(",", ":"))
 
 
 def prompt(persona: Persona, names: Sequence[str], roles: Sequence[str] = ROLES) -> str:
@@ -82,14 +85,14 @@ def day_of(persona: Persona) -> str:
     return plain_text([present_block(persona, "2026-11-25", "")])
 
 
-def of_members(names: Sequence[str]) -> list[str]:
+def select_for_members(names: Sequence[str]) -> list[str]:
     """Return the tools for everybody, without the two that write roles, which are for authors."""
     return [name for name in names if not BY_NAME[name].authors_only]
 
 
-def always_shown(names: Sequence[str]) -> list[str]:
+def select_always_shown(names: Sequence[str]) -> list[str]:
     """Return the tools of every conversation of a member; others appear in domains that need them."""
-    return [name for name in of_members(names) if name not in WHEN_NEEDED]
+    return [name for name in select_for_members(names) if name not in WHEN_NEEDED]
 
 
 async def test_none_of_our_texts_exceeds_its_counted_tokens() -> None:
@@ -101,19 +104,21 @@ async def test_none_of_our_texts_exceeds_its_counted_tokens() -> None:
 
 
 def test_the_recorded_tokens_are_within_the_goals() -> None:
-    record = {name: each["tokens"] * NEWER for name, each in json.loads(RECORD.read_text()).items()}
+    record = {name: entry["tokens"] * NEWER for name, entry in json.loads(RECORD.read_text()).items()}
     assert max(record[kind] for kind in personas()) <= PROMPT_TOKENS
-    assert sum(record[name] for name in always_shown([name for name in record if name in BY_NAME])) <= TOOL_TOKENS
+    assert (
+        sum(record[name] for name in select_always_shown([name for name in record if name in BY_NAME])) <= TOOL_TOKENS
+    )
 
 
 @pytest.mark.parametrize("kind", personas())
 def test_the_first_message_activates_recalls_and_searches_together(kind: str) -> None:
     text = prompts()[kind]
-    first = next(line for line in text.splitlines() if "promptx_action" in line)
-    assert f'"{personas()[kind].role}"' in first
-    assert "promptx_recall" in first
-    assert "search_documents" in first
-    assert "together" in first or "一起" in first
+    first_line = next(line for line in text.splitlines() if "promptx_action" in line)
+    assert f'"{personas()[kind].role}"' in first_line
+    assert "promptx_recall" in first_line
+    assert "search_documents" in first_line
+    assert "together" in first_line or "一起" in first_line
 
 
 @pytest.mark.parametrize("kind", personas())

@@ -60,11 +60,11 @@ class Registry:
         return Packages(where, {"PATH": f"{self.folder}:/usr/bin:/bin"}, seconds)
 
 
-def left(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*")) if folder.exists() else []
 
 
-def lent(tree: Path) -> list[Path]:
+def list_exposed_files(tree: Path) -> list[Path]:
     """Return the files that other users may read, write or run."""
     return [path for path in (tree, *tree.rglob("*")) if not path.is_symlink() and path.stat().st_mode & 0o077]
 
@@ -72,14 +72,14 @@ def lent(tree: Path) -> list[Path]:
 async def test_a_package_is_installed_once_and_then_found(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "bin")
     packages = registry.packages(tmp_path / "mcp")
-    found = await packages.install(DEMO)
-    assert found.args == ("-I", "-B", f"{found.tree}/bin/demo-server")
-    assert found.executable == f"{found.tree}/bin/python"
-    assert found.tree == str(tmp_path / "mcp" / "pypi" / "demo-server@1.2.3" / "tree")
-    assert (await packages.install(DEMO), packages.find_installed(DEMO)) == (found, found)
-    assert registry.packages(tmp_path / "mcp").find_installed(DEMO) == found
+    installed = await packages.install(DEMO)
+    assert installed.args == ("-I", "-B", f"{installed.tree}/bin/demo-server")
+    assert installed.executable == f"{installed.tree}/bin/python"
+    assert installed.tree == str(tmp_path / "mcp" / "pypi" / "demo-server@1.2.3" / "tree")
+    assert (await packages.install(DEMO), packages.find_installed(DEMO)) == (installed, installed)
+    assert registry.packages(tmp_path / "mcp").find_installed(DEMO) == installed
     assert len(registry.calls) == 2
-    assert left(tmp_path / "mcp") == ["pypi"]
+    assert list_names(tmp_path / "mcp") == ["pypi"]
 
 
 async def test_a_package_is_installed_from_wheels_alone_at_the_exact_version(tmp_path: Path) -> None:
@@ -90,10 +90,10 @@ async def test_a_package_is_installed_from_wheels_alone_at_the_exact_version(tmp
 
 async def test_files_that_a_client_opened_to_all_are_closed_to_other_users(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "bin", before='[ "$1" = pip ] && trap \'chmod -R a+rX,u+x "$tree"\' EXIT')
-    found = await registry.packages(tmp_path / "mcp").install(DEMO)
-    assert lent(Path(found.tree)) == []
-    assert os.access(f"{found.tree}/bin/demo-server", os.X_OK)
-    assert registry.packages(tmp_path / "mcp").find_installed(DEMO) == found
+    installed = await registry.packages(tmp_path / "mcp").install(DEMO)
+    assert list_exposed_files(Path(installed.tree)) == []
+    assert os.access(f"{installed.tree}/bin/demo-server", os.X_OK)
+    assert registry.packages(tmp_path / "mcp").find_installed(DEMO) == installed
 
 
 async def test_concurrent_requests_install_a_package_once(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_two_simultaneous_installations_leave_one_complete_package(tmp_pat
         for _ in range(3):
             tasks.start_soon(registry.packages(tmp_path / "mcp").install, DEMO)
     assert len(registry.calls) == 6
-    assert left(tmp_path / "mcp") == ["pypi"]
+    assert list_names(tmp_path / "mcp") == ["pypi"]
     registry.packages(tmp_path / "mcp").find_installed(DEMO)
 
 
@@ -139,7 +139,7 @@ async def test_a_failed_installation_gives_the_reason_and_leaves_nothing(
     with pytest.raises(PackageProblem, match=words) as problem:
         await packages.install(DEMO)
     assert "pw@" not in str(problem.value)
-    assert left(tmp_path / "mcp") == []
+    assert list_names(tmp_path / "mcp") == []
 
 
 NPM = """#!/bin/sh
@@ -176,7 +176,7 @@ async def test_a_package_without_a_usable_description_is_refused_and_the_next_on
     hostile = Package("npm", "demo-server", "")
     with pytest.raises(PackageProblem, match=r"package\.json"):
         await packages.install(hostile)
-    assert left(tmp_path / "mcp") == []
+    assert list_names(tmp_path / "mcp") == []
     installations = Installations(packages)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(installations.run)
@@ -192,7 +192,7 @@ async def test_a_missing_client_is_named(tmp_path: Path) -> None:
     packages = Packages(tmp_path / "mcp", {"PATH": str(tmp_path)})
     with pytest.raises(PackageProblem, match="npm is not installed"):
         await packages.install(Package("npm", "demo-server", "1.2.3"))
-    assert left(tmp_path / "mcp") == []
+    assert list_names(tmp_path / "mcp") == []
 
 
 async def test_a_cancelled_installation_is_killed_with_its_children_and_leaves_nothing(tmp_path: Path) -> None:
@@ -203,56 +203,56 @@ async def test_a_cancelled_installation_is_killed_with_its_children_and_leaves_n
         await until(pid.exists)
         tasks.cancel_scope.cancel()
     await until(lambda: not alive(int(pid.read_text())))
-    assert left(tmp_path / "mcp") == []
+    assert list_names(tmp_path / "mcp") == []
 
 
 async def test_a_hanging_installation_times_out(tmp_path: Path) -> None:
     packages = Registry(tmp_path / "bin", before="sleep 600").packages(tmp_path / "mcp", 0.2)
     with pytest.raises(PackageProblem, match="took longer"):
         await packages.install(DEMO)
-    assert left(tmp_path / "mcp") == []
+    assert list_names(tmp_path / "mcp") == []
 
 
-def changed_byte(tree: Path) -> None:
+def change_byte(tree: Path) -> None:
     script = tree / "bin" / "demo-server"
     times = (script.stat().st_atime_ns, script.stat().st_mtime_ns)
     script.write_text(script.read_text().replace("demo", "evil"))
     os.utime(script, ns=times)  # as if it had never been touched
 
 
-def added_file(tree: Path) -> None:
+def add_file(tree: Path) -> None:
     (tree / "lib" / "sitecustomize.py").write_text("")
 
 
-def removed_file(tree: Path) -> None:
+def remove_file(tree: Path) -> None:
     (tree / "bin" / "demo-server").unlink()
 
 
-def other_interpreter(tree: Path) -> None:
+def replace_interpreter(tree: Path) -> None:
     (tree / "bin" / "python").unlink()
     (tree / "bin" / "python").symlink_to("/bin/sh")
 
 
-def other_record(tree: Path) -> None:
+def change_record(tree: Path) -> None:
     manifest = tree.parent / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": "9"}))
 
 
-def broken_record(tree: Path) -> None:
+def break_record(tree: Path) -> None:
     (tree.parent / "manifest.json").write_text("{")
 
 
 @pytest.mark.parametrize(
-    "tampering", [changed_byte, added_file, removed_file, other_interpreter, other_record, broken_record]
+    "tampering", [change_byte, add_file, remove_file, replace_interpreter, change_record, break_record]
 )
 async def test_a_modified_package_is_refused_now_and_after_a_restart(tmp_path: Path, tampering: object) -> None:
     assert callable(tampering)
     registry = Registry(tmp_path / "bin")
     packages = registry.packages(tmp_path / "mcp")
     tampering(Path((await packages.install(DEMO)).tree))
-    for each in (packages, registry.packages(tmp_path / "mcp")):
+    for store in (packages, registry.packages(tmp_path / "mcp")):
         with pytest.raises(PackageProblem, match="Remove"):
-            each.find_installed(DEMO)
+            store.find_installed(DEMO)
 
 
 async def test_an_incomplete_installation_of_a_dead_process_is_removed(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ async def test_a_wheel_is_installed_only_with_the_approved_hash(tmp_path: Path) 
             packages.find_installed(replace(DEMO, integrity="sha256-other"))
         with pytest.raises(PackageProblem, match="does not know it"):
             await packages.inspect(Package("pypi", "no-such-server", ""))
-    assert left(tmp_path / "mcp") == ["pypi"]
+    assert list_names(tmp_path / "mcp") == ["pypi"]
 
 
 INTRUDER = """#!/bin/sh
@@ -304,19 +304,23 @@ exit 0
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can start a client as another user")
 
 
-def owners(folder: Path) -> set[int]:
-    return {each.lstat().st_uid for each in (folder, *folder.rglob("*"))}
+def find_owners(folder: Path) -> set[int]:
+    return {path.lstat().st_uid for path in (folder, *folder.rglob("*"))}
 
 
-def outer_ids(mark: str) -> set[str]:
+def find_outer_ids(mark: str) -> set[str]:
     """Return the user ids, as the host sees them, of all processes with this text in their environment."""
-    found = set()
+    ids = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (process / "environ").read_bytes():
-                line = next(each for each in (process / "status").read_text().splitlines() if each.startswith("Uid:"))
-                found |= set(line.split()[1:])
-    return found
+                uid_line = next(
+                    uid_line
+                    for uid_line in (process / "status").read_text().splitlines()
+                    if uid_line.startswith("Uid:")
+                )
+                ids |= set(uid_line.split()[1:])
+    return ids
 
 
 @as_root
@@ -325,7 +329,7 @@ async def test_a_command_run_for_a_root_server_is_another_user_limited_to_its_fo
     tmp_path: Path,
 ) -> None:
     secret, outside, mcp = tmp_path / "secret", tmp_path / "outside", tmp_path / "mcp"
-    mark = f"mark-{os.urandom(8).hex()}"
+    marker = f"mark-{os.urandom(8).hex()}"
     secret.write_text("canary")
     outside.mkdir(mode=0o777)
     home = tmp_path / "home"
@@ -335,13 +339,13 @@ async def test_a_command_run_for_a_root_server_is_another_user_limited_to_its_fo
     registry = Registry(tmp_path / "bin")
     text = INTRUDER.format(python=PYTHON, secret=secret, outside=outside, mcp=mcp)
     (registry.folder / "uv").write_text(text)
-    environment = {"PATH": f"{registry.folder}:/usr/bin:/bin", "HOME": str(home), "MARK": mark}
+    environment = {"PATH": f"{registry.folder}:/usr/bin:/bin", "HOME": str(home), "MARK": marker}
     packages = Packages(mcp, environment, sandbox=client_sandbox)
     ids: set[str] = set()
 
     async def watch() -> None:
         await until(lambda: any(mcp.glob(".new-*/work/tree/bin/python")))
-        ids.update(outer_ids(mark))
+        ids.update(find_outer_ids(marker))
         (next(mcp.glob(".new-*/work/tree")) / "go").touch()
 
     async with anyio.create_task_group() as tasks:
@@ -352,15 +356,15 @@ async def test_a_command_run_for_a_root_server_is_another_user_limited_to_its_fo
     if sandbox.user is not None:
         assert ids == {str(sandbox.user)}
     tree = mcp / "pypi" / "demo-server@1.2.3" / "tree"
-    said = (tree / "bin" / "demo-server").read_text()
-    assert "registry=https://registry.example" in said  # its settings
-    assert "canary" not in said
-    assert "pypi" not in said
+    written_text = (tree / "bin" / "demo-server").read_text()
+    assert "registry=https://registry.example" in written_text  # its settings
+    assert "canary" not in written_text
+    assert "pypi" not in written_text
     assert list(outside.iterdir()) == []
-    assert owners(tree.parent) == {0}
-    assert lent(tree) == []
-    assert {each.name for each in tree.parent.iterdir()} == {"tree", "manifest.json"}
-    assert left(mcp) == ["pypi"]
+    assert find_owners(tree.parent) == {0}
+    assert list_exposed_files(tree) == []
+    assert {path.name for path in tree.parent.iterdir()} == {"tree", "manifest.json"}
+    assert list_names(mcp) == ["pypi"]
 
 
 @as_root
@@ -384,7 +388,7 @@ async def test_root_without_a_sandbox_installs_no_package_and_gives_the_reason(t
     with pytest.raises(PackageProblem, match="bubblewrap is not installed"):
         await packages.install(DEMO)
     assert registry.calls == []
-    assert left(tmp_path / "mcp") == []
+    assert list_names(tmp_path / "mcp") == []
 
 
 async def test_a_pipe_or_a_link_in_place_of_the_import_folder_is_refused(tmp_path: Path) -> None:
@@ -397,4 +401,4 @@ async def test_a_pipe_or_a_link_in_place_of_the_import_folder_is_refused(tmp_pat
     )
     with pytest.raises(PackageProblem, match="left no folder"):
         await link.packages(tmp_path / "mcp").install(DEMO)
-    assert left(tmp_path / "mcp") == []
+    assert list_names(tmp_path / "mcp") == []

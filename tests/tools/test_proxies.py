@@ -30,7 +30,7 @@ async def recording_proxy(target: str = "") -> AsyncIterator[tuple[str, list[byt
             with anyio.move_on_after(30):
                 while b"\r\n\r\n" not in head:
                     head += await client.receive()
-            line, _, rest = head.partition(b"\r\n")
+            line, _, headers = head.partition(b"\r\n")
             lines.append(line)
             if not target:
                 await client.send(b"HTTP/1.1 502 no such host\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
@@ -48,7 +48,7 @@ async def recording_proxy(target: str = "") -> AsyncIterator[tuple[str, list[byt
                     tasks.cancel_scope.cancel()
 
                 path = httpx2.URL(address.decode()).raw_path
-                await server.send(b"%s %s %s\r\nconnection: close\r\n%s" % (method, path, version, rest))
+                await server.send(b"%s %s %s\r\nconnection: close\r\n%s" % (method, path, version, headers))
                 tasks.start_soon(pump, server, client)
                 await pump(client, server)
 
@@ -68,15 +68,15 @@ def use_proxy(monkeypatch: pytest.MonkeyPatch, address: str, exceptions: str = "
 
 
 async def reason_of(rig: Rig, domain: str, url: str) -> tuple[str, str]:
-    found = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", {"mcpServers": {"s": {"url": url}}})
-    return found["items"][0]["state"], found["items"][0]["reason"]
+    report = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", {"mcpServers": {"s": {"url": url}}})
+    return report["items"][0]["state"], report["items"][0]["reason"]
 
 
 async def test_a_host_that_only_the_proxy_can_resolve_is_reached_through_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = build().streamable_http_app(host="mcp.corp.test")
-    async with serve(served) as base, recording_proxy(base.removeprefix("http://")) as (address, lines):
+    app = build().streamable_http_app(host="mcp.corp.test")
+    async with serve(app) as base, recording_proxy(base.removeprefix("http://")) as (address, lines):
         use_proxy(monkeypatch, address)
         async with Rig(tmp_path, mcp_hosts="mcp.corp.test:80") as rig:
             assert (await reason_of(rig, await rig.domain(), "http://mcp.corp.test/mcp"))[0] == "ready"
@@ -126,11 +126,11 @@ async def test_a_host_that_resolves_to_a_private_address_is_not_requested() -> N
     async def resolve(host: str, port: int) -> list[str]:
         return ["10.1.2.3"]
 
-    async def refused(reason: str) -> None:
+    async def note_refusal(reason: str) -> None:
         refusals.append(reason)
 
     async with recording_proxy() as (address, lines):
-        backend = CheckedBackend(frozenset(), resolve=resolve, refused=refused)
+        backend = CheckedBackend(frozenset(), resolve=resolve, refused=note_refusal)
         async with httpx2.AsyncClient(transport=CheckedTransport(backend, proxies=Proxies({"https": address}))) as http:
             with pytest.raises(httpx2.ConnectError, match="is not asked for"):
                 await http.get("https://rebind.example.org/")

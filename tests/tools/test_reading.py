@@ -19,7 +19,7 @@ from agentic_rag.tools.entries.reading import PastedEntries, read_entries
 CORPUS = sorted((Path(__file__).parent.parent / "mcp_configs").glob("*.json"))
 
 
-def written(reading: PastedEntries) -> dict[str, Any]:
+def to_documents(reading: PastedEntries) -> dict[str, Any]:
     """Return the entries in their stored form."""
     return {name: entry.to_json() for name, entry in reading.entries.items()}
 
@@ -34,18 +34,20 @@ def test_the_corpus_is_large_and_has_every_clients_shape() -> None:
 def test_configurations_in_common_use_are_read(path: Path) -> None:
     case = json.loads(path.read_text("utf-8"))
     if "error" in case:
-        with pytest.raises((InvalidInput, ServerReserved)) as caught:
+        with pytest.raises((InvalidInput, ServerReserved)) as refusal:
             read_entries(case["document"])
-        path_of = getattr(caught.value, "path", None)
-        assert {"code": caught.value.code, "path": path_of} == case["error"]
+        path_of = getattr(refusal.value, "path", None)
+        assert {"code": refusal.value.code, "path": path_of} == case["error"]
         return
     reading = read_entries(case["document"])
-    assert written(reading) == case["servers"]
+    assert to_documents(reading) == case["servers"]
     assert [note.path for note in reading.changes] == case["changes"]
     assert [note.path for note in reading.warnings] == case["warnings"]
-    again = read_entries(written(reading))
-    assert (again.entries, again.changes) == (reading.entries, ())
-    assert {name: McpEntry.from_json(name, document) for name, document in written(reading).items()} == reading.entries
+    second_reading = read_entries(to_documents(reading))
+    assert (second_reading.entries, second_reading.changes) == (reading.entries, ())
+    assert {
+        name: McpEntry.from_json(name, document) for name, document in to_documents(reading).items()
+    } == reading.entries
 
 
 @pytest.mark.parametrize(
@@ -129,11 +131,11 @@ def test_no_error_repeats_possible_parts_of_a_secret(value: str) -> None:
         {"url": "https://h/mcp", "headers": {"Authorization": value}},
         {"url": "https://h/mcp", "headers": {"Authorization": {"value": value, "secret": False}}},
     ):
-        with pytest.raises(InvalidInput, match="placeholder") as caught:
+        with pytest.raises(InvalidInput, match="placeholder") as refusal:
             read_entries({"x": entry})
-        assert caught.value.path in ("mcpServers.x.env.A", "mcpServers.x.headers.Authorization")
-        assert "hunter2" not in str(caught.value).casefold()
-        assert "${VAR}" in str(caught.value)
+        assert refusal.value.path in ("mcpServers.x.env.A", "mcpServers.x.headers.Authorization")
+        assert "hunter2" not in str(refusal.value).casefold()
+        assert "${VAR}" in str(refusal.value)
 
 
 @pytest.mark.parametrize(
@@ -146,15 +148,15 @@ def test_no_error_repeats_possible_parts_of_a_secret(value: str) -> None:
     ],
 )
 def test_a_misspelt_placeholder_is_refused_with_the_right_form(value: str, advice: str) -> None:
-    with pytest.raises(InvalidInput) as caught:
+    with pytest.raises(InvalidInput) as refusal:
         read_entries({"x": {"url": "https://h/mcp", "headers": {"Authorization": value}}})
-    assert f"use {advice} " in str(caught.value)
+    assert f"use {advice} " in str(refusal.value)
 
 
 def test_a_name_in_another_case_is_answered_with_the_existing_one() -> None:
-    with pytest.raises(InvalidInput, match="another server is stored as 'a' already") as caught:
+    with pytest.raises(InvalidInput, match="another server is stored as 'a' already") as refusal:
         read_entries({"a": {"command": "x"}, "A": {"command": "x"}})
-    assert caught.value.path == "mcpServers.A"
+    assert refusal.value.path == "mcpServers.A"
 
 
 def test_a_placeholder_is_replaced_once_and_never_from_the_environment() -> None:
@@ -193,10 +195,10 @@ def test_only_a_text_without_secrets_is_shown(text: str, only: bool) -> None:
     ],
 )
 def test_a_secret_in_the_arguments_is_refused_with_its_path(args: list[str]) -> None:
-    with pytest.raises(InvalidInput, match="never in args") as caught:
+    with pytest.raises(InvalidInput, match="never in args") as refusal:
         read_entries({"x": {"command": "npx", "args": args}})
-    assert caught.value.path.startswith("mcpServers.x.args.")
-    assert "abc" not in str(caught.value)
+    assert refusal.value.path.startswith("mcpServers.x.args.")
+    assert "abc" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("args", [["--token-limit", "5"], ["-e", "API_KEY"], ["--token"], ["--tokens=5"], ["/a@b:c"]])
@@ -206,34 +208,34 @@ def test_an_argument_that_only_mentions_secrets_is_kept(args: list[str]) -> None
 
 def test_no_message_repeats_a_value_of_env_or_headers() -> None:
     reading = read_entries({"x": {"command": "npx", "env": {"A": 12345678, "B": "<SECRET-1>"}, "z": "s"}})
-    told = f"{reading.changes}{reading.warnings}{reading!r}"
-    assert "12345678" not in told
-    assert "SECRET-1" not in told
+    texts = f"{reading.changes}{reading.warnings}{reading!r}"
+    assert "12345678" not in texts
+    assert "SECRET-1" not in texts
 
 
 def test_reading_starts_no_process_and_no_connection(tmp_path: Path) -> None:
     effects: list[str] = []
-    own = threading.get_ident()  # threads of earlier tests may still open files
+    own_thread = threading.get_ident()  # threads of earlier tests may still open files
 
-    def note(event: str, arguments: object) -> None:
+    def note_effect(event: str, arguments: object) -> None:
         if (
-            watching
-            and threading.get_ident() == own
+            is_watching
+            and threading.get_ident() == own_thread
             and event.partition(".")[0] in ("subprocess", "socket", "os", "open")
         ):
             effects.append(event)
 
-    watching = False
-    sys.addaudithook(note)
+    is_watching = False
+    sys.addaudithook(note_effect)
     documents = [json.loads(path.read_text("utf-8"))["document"] for path in CORPUS]
     documents.append({"x": {"command": "sh", "args": ["-c", f"touch {tmp_path}/ran"]}})
-    watching = True
+    is_watching = True
     for document in documents:
         try:
             read_entries(document)
         except (InvalidInput, ServerReserved):
             continue
-    watching = False
+    is_watching = False
     assert effects == []
     assert list(tmp_path.iterdir()) == []
 
@@ -282,9 +284,9 @@ def test_any_json_is_read_or_refused_and_round_trips(document: Any) -> None:
         reading = read_entries(document)
     except (InvalidInput, ServerReserved):
         return
-    again = read_entries(written(reading))
-    assert again.entries == reading.entries
-    assert again.changes == ()
+    second_reading = read_entries(to_documents(reading))
+    assert second_reading.entries == reading.entries
+    assert second_reading.changes == ()
 
 
 def test_json_nested_beyond_any_limit_is_refused_not_crashed_on() -> None:

@@ -21,7 +21,7 @@ from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
-from tests.tools.captives import marked, needs_bubblewrap
+from tests.tools.captives import find_processes, needs_bubblewrap
 from tests.tools.support import QUICK, START, Hub, alive, call, stdio_spec, text_of, tool, until
 
 INSTALL_SECONDS = 240
@@ -75,7 +75,9 @@ def entry(name: str, workspace: Path, line: list[str]) -> LaunchSpec:
 
 
 @asynccontextmanager
-async def running(packages: Packages, folder: Path, *names: str) -> AsyncIterator[tuple[LaunchPolicy, ServerToolset]]:
+async def run_servers(
+    packages: Packages, folder: Path, *names: str
+) -> AsyncIterator[tuple[LaunchPolicy, ServerToolset]]:
     workspace = folder / "workspace"
     policy = LaunchPolicy(folder / "homes", packages=packages, catalogue=LaunchCatalogue(folder))
     specs = [entry(name, workspace, LINES[name]) for name in names]
@@ -89,59 +91,59 @@ async def running(packages: Packages, folder: Path, *names: str) -> AsyncIterato
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     """The part of a workspace that a server can see."""
-    made = tmp_path / "workspace" / "files"
-    made.mkdir(parents=True)
-    (made / "a.txt").write_text("inside")
+    folder = tmp_path / "workspace" / "files"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text("inside")
     (tmp_path / "b.txt").write_text("outside")
-    (made / "link").symlink_to(tmp_path / "b.txt")
-    return made
+    (folder / "link").symlink_to(tmp_path / "b.txt")
+    return folder
 
 
 async def test_four_published_servers_work_in_parallel(installed: Packages, workspace: Path) -> None:
-    async with running(installed, workspace.parent.parent, *LINES) as (_, toolset):
-        read = await call(toolset, "files__read_text_file", path=str(workspace / "a.txt"))
-        assert text_of(read) == "inside"
+    async with run_servers(installed, workspace.parent.parent, *LINES) as (_, toolset):
+        content = await call(toolset, "files__read_text_file", path=str(workspace / "a.txt"))
+        assert text_of(content) == "inside"
         for path in (workspace.parent.parent / "b.txt", workspace / "link", "/etc/passwd"):
             assert (await call(toolset, "files__read_text_file", path=str(path))).status == "error"
-        written = await call(toolset, "files__write_file", path=str(workspace / "c.txt"), content="new")
-        assert written.status == "ok"
+        outcome = await call(toolset, "files__write_file", path=str(workspace / "c.txt"), content="new")
+        assert outcome.status == "ok"
         assert (workspace / "c.txt").read_text() == "new"
         fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
         assert (await call(toolset, "notes__create_entities", entities=[fact])).status == "ok"
         assert "Article 17" in text_of(await call(toolset, "notes__search_nodes", query="GDPR"))
         assert "5" in text_of(await call(toolset, "every__get-sum", a=2, b=3))
         assert "Asia/Tokyo" in text_of(await call(toolset, "clock__get_current_time", timezone="Asia/Tokyo"))
-        trusted = {name: tool(toolset, name).read_only for name in ("files__read_text_file", "files__write_file")}
-        assert trusted == {"files__read_text_file": True, "files__write_file": False}
-        assert not any(each.changed for each in toolset.tools)
+        read_only = {name: tool(toolset, name).read_only for name in ("files__read_text_file", "files__write_file")}
+        assert read_only == {"files__read_text_file": True, "files__write_file": False}
+        assert not any(tool.changed for tool in toolset.tools)
 
 
 async def test_a_real_servers_stored_data_survives_its_process(installed: Packages, workspace: Path) -> None:
     fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
-    async with running(installed, workspace.parent.parent, "notes") as (_, toolset):
+    async with run_servers(installed, workspace.parent.parent, "notes") as (_, toolset):
         await call(toolset, "notes__create_entities", entities=[fact])
-    async with running(installed, workspace.parent.parent, "notes") as (_, toolset):
+    async with run_servers(installed, workspace.parent.parent, "notes") as (_, toolset):
         assert "Article 17" in text_of(await call(toolset, "notes__read_graph"))
 
 
 async def test_a_published_server_killed_during_a_call_is_an_error_and_restarts(
     installed: Packages, workspace: Path
 ) -> None:
-    async with running(installed, workspace.parent.parent, "every", "clock") as (policy, toolset):
+    async with run_servers(installed, workspace.parent.parent, "every", "clock") as (policy, toolset):
         outcomes = []
-        under_way = anyio.Event()
+        has_started = anyio.Event()
 
-        async def progress(done: float, total: float | None, message: str | None) -> None:
-            under_way.set()
+        async def progress(step: float, total: float | None, message: str | None) -> None:
+            has_started.set()
 
-        async def wait() -> None:
+        async def call_slow_tool() -> None:
             name = "every__trigger-long-running-operation"
             outcomes.append(await call(toolset, name, 30, progress, duration=60, steps=600))
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(wait)
-            await under_way.wait()
-            pids = [pid for pid in marked(policy.marker) if "server-everything" in words(pid)]
+            tasks.start_soon(call_slow_tool)
+            await has_started.wait()
+            pids = [pid for pid in find_processes(policy.marker) if "server-everything" in command_line_of(pid)]
             assert pids
             os.kill(pids[-1], signal.SIGKILL)  # the server itself, in its namespace
         assert outcomes[0].status == "error"
@@ -177,5 +179,5 @@ async def test_a_version_that_was_never_published_is_refused_and_leaves_nothing(
     assert not list(installed.folder.glob(".new-*"))
 
 
-def words(pid: int) -> str:
+def command_line_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\x00", b" ").decode()

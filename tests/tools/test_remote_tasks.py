@@ -21,7 +21,7 @@ from tests.tools.support import SERVERS, START, open_hub, stdio_spec, text_of, t
 from tests.waiting import pause
 
 
-def server() -> LaunchSpec:
+def spec_of_tasks() -> LaunchSpec:
     return stdio_spec(sys.executable, "-I", "-S", str(SERVERS / "tasks.py"), name="shop")
 
 
@@ -61,13 +61,13 @@ class Caller:
 
 
 @asynccontextmanager
-async def calling(folder: Path) -> AsyncGenerator[Caller]:
+async def open_caller(folder: Path) -> AsyncGenerator[Caller]:
     async with open_hub(folder) as hub:
-        yield Caller(await open_toolset(hub, [server()], wait=START))
+        yield Caller(await open_toolset(hub, [spec_of_tasks()], wait=START))
 
 
 async def test_a_long_call_is_followed_to_its_result_and_reports_progress(tmp_path: Path) -> None:
-    async with calling(tmp_path) as caller:
+    async with open_caller(tmp_path) as caller:
         assert await caller.finish("build", polls=3) == {"built by": ["build"], "answers": {}}
         assert caller.progress[0] == "step 0"
         assert "step 2" in caller.progress
@@ -75,30 +75,30 @@ async def test_a_long_call_is_followed_to_its_result_and_reports_progress(tmp_pa
 
 
 async def test_the_result_of_a_known_task_is_fetched_without_a_second_call(tmp_path: Path) -> None:
-    async with calling(tmp_path) as caller:
+    async with open_caller(tmp_path) as caller:
         await caller.finish("build", polls=2)
-        again = await caller.finish("build", task=caller.tasks[0].id, polls=2)
-        assert again["built by"] == ["build"]
+        second_result = await caller.finish("build", task=caller.tasks[0].id, polls=2)
+        assert second_result["built by"] == ["build"]
         assert "there is no such task" in await caller.fail("build", task="unknown")
 
 
 async def test_a_task_survives_the_loss_of_its_server(tmp_path: Path) -> None:
-    async with calling(tmp_path) as caller:
+    async with open_caller(tmp_path) as caller:
         assert (await caller.finish("lose"))["built by"] == ["lose"]
 
 
 async def test_questions_of_a_task_are_answered_in_sequence(tmp_path: Path) -> None:
-    async with calling(tmp_path) as caller:
-        asked, given = await caller.run("form"), None
+    async with open_caller(tmp_path) as caller:
+        question, person_answer = await caller.run("form"), None
         for number, message in enumerate(("Which name?", "Which colour?")):
-            assert isinstance(asked, InputNeeded)
-            assert asked.message == message
-            held = json.loads(json.dumps(asked.held))  # as stored with the wait
-            given = InputGiven(WaitAction.ACCEPT, {"name": f"answer {number}"}, held)
-            asked = await caller.run("form", given=given, task=caller.tasks[0].id)
-        assert isinstance(asked, CallOutcome)
-        answers = json.loads(text_of(asked))["answers"]
-        assert {key: each["content"]["name"] for key, each in answers.items()} == {
+            assert isinstance(question, InputNeeded)
+            assert question.message == message
+            held_state = json.loads(json.dumps(question.held))  # as stored with the wait
+            person_answer = InputGiven(WaitAction.ACCEPT, {"name": f"answer {number}"}, held_state)
+            question = await caller.run("form", given=person_answer, task=caller.tasks[0].id)
+        assert isinstance(question, CallOutcome)
+        answers = json.loads(text_of(question))["answers"]
+        assert {key: answer["content"]["name"] for key, answer in answers.items()} == {
             "name": "answer 0",
             "colour": "answer 1",
         }
@@ -106,7 +106,7 @@ async def test_questions_of_a_task_are_answered_in_sequence(tmp_path: Path) -> N
 
 
 async def test_a_task_that_fails_or_cannot_be_read_is_an_error_with_its_reason(tmp_path: Path) -> None:
-    async with calling(tmp_path) as caller:
+    async with open_caller(tmp_path) as caller:
         assert await caller.fail("break") == "the belt broke"
         assert "the task has no id" in await caller.fail("nameless")
 
@@ -116,18 +116,18 @@ def test_an_interval_beyond_every_float_is_no_interval() -> None:
 
 
 async def test_a_task_is_cancelled_on_request(tmp_path: Path) -> None:
-    async with calling(tmp_path) as caller:
-        said: list[str] = []
+    async with open_caller(tmp_path) as caller:
+        texts: list[str] = []
 
         async def run() -> None:
-            said.append(await caller.fail("never"))
+            texts.append(await caller.fail("never"))
 
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             while not caller.tasks:
                 await pause()
             await caller.tasks[0].cancel()
-        assert said == ["The server cancelled its task. as you wish"]
+        assert texts == ["The server cancelled its task. as you wish"]
         assert (await caller.finish("report"))["cancelled"] == ["never"]
 
 
@@ -144,8 +144,8 @@ async def test_an_interrupted_turn_cancels_the_task_of_its_call(tmp_path: Path) 
             while not await rig.application.database.read(lambda conn: conn.exec_driver_sql(query).all()):
                 await pause()
         assert await rig.ok("POST", f"{path}/interrupt", {"turnId": turn["id"]}) == {"interrupted": True}
-        said = await rig.say(path.rsplit("/", 1)[1], "What was cancelled?")
-        (result,) = [event for event in said if event["type"] == "tool_result"]
+        events = await rig.say(path.rsplit("/", 1)[1], "What was cancelled?")
+        (result,) = [event for event in events if event["type"] == "tool_result"]
         assert json.loads(result["content"])["cancelled"] == ["never"]
 
 
@@ -165,6 +165,6 @@ async def test_declining_a_question_after_a_restart_cancels_the_task_that_asked(
         with anyio.fail_after(60):
             while (await rig.ok("GET", path))["turn"] is not None:
                 await pause()
-        said = await rig.say(path.rsplit("/", 1)[1], "What was cancelled?")
-        (result,) = [event for event in said if event["type"] == "tool_result"]
+        events = await rig.say(path.rsplit("/", 1)[1], "What was cancelled?")
+        (result,) = [event for event in events if event["type"] == "tool_result"]
         assert json.loads(result["content"])["cancelled"] == ["form"]

@@ -28,14 +28,14 @@ QUERY = "create an event in the calendar"
 
 async def requests() -> dict[str, str]:
     """Return the request before its messages, and the additions of one search for tools, by number and method."""
-    own = tuple(tool for tool in await own_tools() if not (BY_NAME[tool.name].authors_only or needs_skills(tool)))
-    found: dict[str, str] = {}
+    our_tools = tuple(tool for tool in await own_tools() if not (BY_NAME[tool.name].authors_only or needs_skills(tool)))
+    texts: dict[str, str] = {}
     for count in COUNTS:
-        tools = (*(tool for tool in own if tool.server != "agent"), *many_tools(count))
-        found[f"{count} tools, all shown"] = _dump(tool_specs(_definition("local-model"), (*own[:1], *tools)))
-        for way, model in MODELS.items():
-            found[f"{count} tools, {way}"] = _request(model, tools)
-    return found
+        tools = (*(tool for tool in our_tools if tool.server != "agent"), *many_tools(count))
+        texts[f"{count} tools, all shown"] = _dump(tool_specs(_definition("local-model"), (*our_tools[:1], *tools)))
+        for label, model in MODELS.items():
+            texts[f"{count} tools, {label}"] = _request(model, tools)
+    return texts
 
 
 def needs_skills(tool: ToolInfo) -> bool:
@@ -46,17 +46,17 @@ def needs_skills(tool: ToolInfo) -> bool:
 def _request(model: str, tools: tuple[ToolInfo, ...]) -> str:
     definition = _definition(model)
     by_service = model == MODELS["deferred by the service"]
-    every = with_own_tools(definition, tools)
-    told = begin_prompt_state(definition, prompt_of(definition, every, "2026-11-25"), every)
-    shown = shown_tools(told.first.tools, told.late, by_service=by_service)
-    texts = [block["text"] for block in told.first.system]
-    outcome = find_tools(every, told.late, {"query": QUERY}, model=model) if told.late else None
+    all_tools = with_own_tools(definition, tools)
+    prompt_state = begin_prompt_state(definition, prompt_of(definition, all_tools, "2026-11-25"), all_tools)
+    sent_tools = shown_tools(prompt_state.first.tools, prompt_state.late, by_service=by_service)
+    texts = [block["text"] for block in prompt_state.first.system]
+    outcome = find_tools(all_tools, prompt_state.late, {"query": QUERY}, model=model) if prompt_state.late else None
     for block in outcome.content if outcome else ():
         if block["type"] == "text":
             texts.append(block["text"])
         else:  # the service puts the definition there
-            texts.append(_dump([tool for tool in told.late if tool["name"] == block["tool_name"]]))
-    return "\n".join([*texts, _dump([tool for tool in shown if not tool.get("defer_loading")])])
+            texts.append(_dump([tool for tool in prompt_state.late if tool["name"] == block["tool_name"]]))
+    return "\n".join([*texts, _dump([tool for tool in sent_tools if not tool.get("defer_loading")])])
 
 
 def _definition(model: str) -> Definition:

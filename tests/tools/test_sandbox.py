@@ -24,13 +24,13 @@ from tests.tools.captives import (
     PYTHON,
     Captive,
     allow_captive,
+    assert_no_heartbeat,
     beats,
     captive,
-    marked,
+    find_processes,
     needs_bubblewrap,
     parent_of,
     policy_in,
-    still,
 )
 from tests.tools.support import QUICK, START, Hub, alive, line_of, stdio_spec, until
 
@@ -43,8 +43,8 @@ async def test_a_child_sees_only_the_system_its_program_and_its_folder(tmp_path:
     secret.write_text("of the host")
     async with captive(tmp_path) as child:
         for path in (secret, "/etc/passwd", "/etc/shadow", "/root/.ssh", Path.home() / ".bashrc", "/proc/1/environ"):
-            could, seen = await child.try_to("read", path)
-            assert not could or MARKER in str(seen), (path, seen)
+            is_allowed, answer = await child.try_to("read", path)
+            assert not is_allowed or MARKER in str(answer), (path, answer)
         assert (await child.try_to("look", "/root"))[1] != sorted(os.listdir("/root")) or os.getuid()
         assert (await child.try_to("look", tmp_path))[1] == ["mcp"]
         assert (await child.try_to("look", tmp_path / "mcp"))[1] == ["homes"]
@@ -81,9 +81,9 @@ async def test_a_child_cannot_change_kernel_or_process_settings(tmp_path: Path) 
     async with captive(tmp_path) as child:
         for path in ("sys/kernel/core_pattern", "sys/vm/overcommit_memory", "sys/kernel/domainname"):
             assert not (await child.try_to("open", f"/proc/{path}"))[0], path
-        could, why = await child.try_to("open", "/proc/self/oom_score_adj")
-        assert not could
-        assert "Read-only file system" in str(why)
+        is_allowed, reason = await child.try_to("open", "/proc/self/oom_score_adj")
+        assert not is_allowed
+        assert "Read-only file system" in str(reason)
 
 
 @needs_bubblewrap
@@ -93,26 +93,26 @@ async def test_a_child_is_unprivileged_and_inherits_no_descriptor_or_variable(
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     async with captive(tmp_path) as child:
         assert (await child.try_to("descriptors"))[1] == [0, 1, 2]
-        found = (await child.try_to("environment"))[1]
-        assert set(found) - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "PWD", MARKER, "(uid)"}
-        assert found["(uid)"] == "65534"
+        environment = (await child.try_to("environment"))[1]
+        assert set(environment) - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "PWD", MARKER, "(uid)"}
+        assert environment["(uid)"] == "65534"
         assert len((await child.try_to("processes"))[1]) <= 3
 
 
 @needs_bubblewrap
 async def test_the_network_is_off_unless_the_entry_declares_it(tmp_path: Path) -> None:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        listening.setblocking(False)
-        place = f"127.0.0.1:{listening.getsockname()[1]}"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         async with captive(tmp_path / "off") as child:
-            assert not (await child.try_to("connect", place))[0]
+            assert not (await child.try_to("connect", address))[0]
             assert not (await child.try_to("connect", "192.0.2.1:80"))[0]
         with pytest.raises(BlockingIOError):
-            listening.accept()  # nobody connected
+            listener.accept()  # nobody connected
         async with captive(tmp_path / "on", network=True) as child:
-            assert await child.try_to("connect", place) == (True, "connected")
+            assert await child.try_to("connect", address) == (True, "connected")
 
 
 @needs_bubblewrap
@@ -146,19 +146,19 @@ async def test_a_child_cannot_read_secrets_of_the_host(tmp_path: Path, monkeypat
             *("/proc/self/cwd/../../../secret.key", "/proc/kcore", "/dev/mem", "/etc/shadow"),
         ]
         for place in places:
-            _, seen = await child.try_to("read", place)
-            assert "sk-of-the-host" not in str(seen), place
+            _, answer = await child.try_to("read", place)
+            assert "sk-of-the-host" not in str(answer), place
 
 
 @needs_bubblewrap
 async def test_a_child_with_workspace_access_sees_no_memory_prompt_or_document(tmp_path: Path) -> None:
     policy = policy_in(tmp_path)
     workspace = tmp_path / "workspaces" / "law"
-    ours = (".promptx/cognition.user/anna/assistant/engrams.db", "prompt/a.md", "documents/a.md")
-    kept = [workspace / name for name in ours]
-    for file in (*kept, workspace / "files" / "a.md"):
+    private_names = (".promptx/cognition.user/anna/assistant/engrams.db", "prompt/a.md", "documents/a.md")
+    private_files = [workspace / name for name in private_names]
+    for file in (*private_files, workspace / "files" / "a.md"):
         file.parent.mkdir(parents=True)
-        file.write_text("sk-of-the-host" if file in kept else "for servers")
+        file.write_text("sk-of-the-host" if file in private_files else "for servers")
     spec = await allow_captive(policy, "{path:workspace}")
     line = [*line_of(spec)[:-1], "."]
     spec = stdio_spec(*line, name="captive", domain="law", workspace=str(workspace))
@@ -167,20 +167,20 @@ async def test_a_child_with_workspace_access_sees_no_memory_prompt_or_document(t
         child = Captive(policy, hub, await open_toolset(hub, [spec], wait=START))
         assert (await child.try_to("read", workspace / "files" / "a.md")) == (True, "for servers")
         assert (await child.try_to("read", "a.md")) == (True, "for servers")  # its working directory is the folder
-        for file in kept:
+        for file in private_files:
             for name in (file, f"../{file.relative_to(workspace)}", f"/proc/self/cwd/../{file.relative_to(workspace)}"):
-                could, seen = await child.try_to("read", name)
-                assert (could, "sk-of-the-host" in str(seen)) == (False, False), name
+                is_allowed, answer = await child.try_to("read", name)
+                assert (is_allowed, "sk-of-the-host" in str(answer)) == (False, False), name
 
 
 @needs_bubblewrap
 async def test_a_child_cannot_reach_local_sockets(tmp_path: Path) -> None:
     name = f"agentic-rag-test-{os.getpid()}"
-    with socket.socket(socket.AF_UNIX) as abstract, socket.socket(socket.AF_UNIX) as named:
-        abstract.bind(f"\0{name}")
-        named.bind(str(tmp_path / "host.sock"))
-        for listening in (abstract, named):
-            listening.listen()
+    with socket.socket(socket.AF_UNIX) as abstract_socket, socket.socket(socket.AF_UNIX) as file_socket:
+        abstract_socket.bind(f"\0{name}")
+        file_socket.bind(str(tmp_path / "host.sock"))
+        for listener in (abstract_socket, file_socket):
+            listener.listen()
         async with captive(tmp_path) as child:
             for place in (f"@{name}", tmp_path / "host.sock", "/run/docker.sock", "/var/run/docker.sock"):
                 assert not (await child.try_to("knock", place))[0], place
@@ -190,10 +190,13 @@ async def test_a_child_cannot_reach_local_sockets(tmp_path: Path) -> None:
 @pytest.mark.parametrize("network", [False, True])
 async def test_a_child_cannot_reach_abstract_sockets_of_the_host(tmp_path: Path, network: bool) -> None:
     stream, datagrams = (f"agentic-rag-test-{kind}-{network}-{os.getpid()}" for kind in ("stream", "datagram"))
-    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
-        one.bind(f"\0{stream}")
-        one.listen()
-        other.bind(f"\0{datagrams}")
+    with (
+        socket.socket(socket.AF_UNIX) as stream_socket,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagram_socket,
+    ):
+        stream_socket.bind(f"\0{stream}")
+        stream_socket.listen()
+        datagram_socket.bind(f"\0{datagrams}")
         async with captive(tmp_path, network=network) as child:
             assert not (await child.try_to("knock", f"@{stream}"))[0]
             assert not (await child.try_to("pair", f"SOCK_DGRAM @{datagrams}"))[0]
@@ -210,16 +213,16 @@ async def test_a_fork_bomb_ends_with_its_child(tmp_path: Path) -> None:
 @needs_bubblewrap
 async def test_a_file_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     async with captive(tmp_path) as child:
-        could, _ = await child.try_to("fill", 2 << 30)
-        assert not could
+        is_allowed, _ = await child.try_to("fill", 2 << 30)
+        assert not is_allowed
         assert (child.home / "big").stat().st_size <= 1 << 30
 
 
 @needs_bubblewrap
 async def test_a_child_cannot_create_a_namespace(tmp_path: Path) -> None:
     async with captive(tmp_path) as child:
-        could, seen = await child.try_to("run", '["/usr/bin/unshare", "-Ur", "/usr/bin/id"]')
-        assert not could or "uid=" not in seen
+        is_allowed, answer = await child.try_to("run", '["/usr/bin/unshare", "-Ur", "/usr/bin/id"]')
+        assert not is_allowed or "uid=" not in answer
 
 
 @needs_bubblewrap
@@ -227,8 +230,8 @@ async def test_a_child_cannot_create_a_setuid_program(tmp_path: Path) -> None:
     ways = ("chmod", "fchmod", "fchmodat", "fchmodat2", "group", "open", "mknod", "openat2")
     async with captive(tmp_path) as child:
         for way in ways:
-            could, seen = await child.try_to("set_id", way)
-            assert not could, (way, seen)
+            is_allowed, answer = await child.try_to("set_id", way)
+            assert not is_allowed, (way, answer)
         assert (await child.try_to("run", '["/bin/chmod", "755", "copy-chmod"]'))[0]  # it may use other modes
         modes = [file.stat().st_mode for file in child.home.iterdir()]
     assert modes
@@ -240,15 +243,15 @@ async def test_a_child_cannot_use_system_calls_that_no_server_needs(tmp_path: Pa
     calls = MACHINES[os.uname().machine].calls
     async with captive(tmp_path) as child:
         for name in ("io_uring_setup", "userfaultfd", "memfd_create", "clone3", "keyctl", "bpf", "ptrace", "setns"):
-            could, seen = await child.try_to("system_call", [calls[name], 0, 0, 0, 0, 0])
-            assert not could, (name, seen)
-            assert "Operation not permitted" in seen or "not implemented" in seen, (name, seen)
+            is_allowed, answer = await child.try_to("system_call", [calls[name], 0, 0, 0, 0, 0])
+            assert not is_allowed, (name, answer)
+            assert "Operation not permitted" in answer or "not implemented" in answer, (name, answer)
         for namespace in (0x10000000, 0x00020000, 0x40000000):
-            could, seen = await child.try_to("system_call", [calls["unshare"], namespace])
-            assert not could, (namespace, seen)
-        could, seen = await child.try_to("system_call", [calls["socket"], 40, 1, 0])  # of a virtual machine
-        assert not could
-        assert "not supported" in seen
+            is_allowed, answer = await child.try_to("system_call", [calls["unshare"], namespace])
+            assert not is_allowed, (namespace, answer)
+        is_allowed, answer = await child.try_to("system_call", [calls["socket"], 40, 1, 0])  # of a virtual machine
+        assert not is_allowed
+        assert "not supported" in answer
 
 
 @needs_bubblewrap
@@ -263,61 +266,61 @@ async def test_a_childs_files_in_memory_are_bounded(tmp_path: Path) -> None:
 @needs_bubblewrap
 async def test_a_child_beyond_its_memory_limit_is_ended_with_the_reason(tmp_path: Path) -> None:
     async with captive(tmp_path, limits={"memory_bytes": 64 << 20}) as child:
-        could, seen = await child.try_to("hoard", 512)  # private memory: the kernel refuses it
-        assert not could
-        assert "MemoryError" in seen
-        could, seen = await child.try_to("share", 160)  # shared memory belongs to no process
-        assert not could
-        assert "it used more than 64 MiB of memory" in seen
+        is_allowed, answer = await child.try_to("hoard", 512)  # private memory: the kernel refuses it
+        assert not is_allowed
+        assert "MemoryError" in answer
+        is_allowed, answer = await child.try_to("share", 160)  # shared memory belongs to no process
+        assert not is_allowed
+        assert "it used more than 64 MiB of memory" in answer
         assert (await child.try_to("look", "."))[0]  # it is started again
 
 
 @needs_bubblewrap
 async def test_a_child_that_spins_is_ended_with_the_reason(tmp_path: Path) -> None:
     async with captive(tmp_path, limits={"cpu_seconds": 1}) as child:
-        could, seen = await child.try_to("spin", 15)
-        assert not could
-        assert "it used more than 1 s of processor time" in seen
+        is_allowed, answer = await child.try_to("spin", 15)
+        assert not is_allowed
+        assert "it used more than 1 s of processor time" in answer
 
 
 @needs_bubblewrap
 async def test_a_child_with_too_many_processes_is_ended_with_the_reason(tmp_path: Path) -> None:
     async with captive(tmp_path, limits={"processes": 40}) as child:
-        could, seen = await child.try_to("swarm", 100)
-        assert not could
-        assert "it ran more than 40 processes" in seen
+        is_allowed, answer = await child.try_to("swarm", 100)
+        assert not is_allowed
+        assert "it ran more than 40 processes" in answer
 
 
 @needs_bubblewrap
 @pytest.mark.parametrize("way", ["files", "names", "nameless", "closed"])
 async def test_a_child_beyond_its_disk_limit_is_ended_with_the_reason(tmp_path: Path, way: str) -> None:
     async with captive(tmp_path, limits={"disk_bytes": 20 << 20}) as child:
-        could, seen = await child.try_to("keep", way)
-        assert not could
-        assert "its writable folders hold more than 20 MiB" in seen
+        is_allowed, answer = await child.try_to("keep", way)
+        assert not is_allowed
+        assert "its writable folders hold more than 20 MiB" in answer
 
 
 @needs_bubblewrap
 async def test_a_child_that_writes_while_the_disk_is_low_is_ended_with_the_reason(tmp_path: Path) -> None:
     async with captive(tmp_path, disk_reserve=1 << 60) as child:
-        could, seen = await child.try_to("keep", "files")
-        assert not could
-        assert "less than the reserve of" in seen
-        assert "it went on writing" in seen
+        is_allowed, answer = await child.try_to("keep", "files")
+        assert not is_allowed
+        assert "less than the reserve of" in answer
+        assert "it went on writing" in answer
 
 
 @needs_bubblewrap
 async def test_a_killed_child_ends_with_its_children_and_is_restarted(tmp_path: Path) -> None:
     async with captive(tmp_path, "--heartbeat") as child:
-        pids = marked(child.policy.marker)
+        pids = find_processes(child.policy.marker)
         assert len(pids) >= 4  # bubblewrap twice, the server, its grandchild
         os.kill(next(pid for pid in pids if parent_of(pid) == os.getpid()), signal.SIGKILL)
         await until(lambda: not any(alive(pid) for pid in pids))
 
-        async def answers() -> bool:  # a call that arrives before the death was noticed fails with it
+        async def is_answering() -> bool:  # a call that arrives before the death was noticed fails with it
             return (await child.try_to("look", "."))[0]
 
-        await until(answers)
+        await until(is_answering)
 
 
 @needs_bubblewrap
@@ -340,11 +343,11 @@ async def test_a_program_swapped_after_its_approval_is_not_started(tmp_path: Pat
     with pytest.raises(CommandNotAllowed):
         policy.resolve(spec)
     # even if that check has passed, the launcher checks again
-    done = await anyio.run_process(_launch(command), check=False, env=dict(command.env), cwd=command.cwd)
-    assert done.returncode == 126
-    assert b"is not the file that was allowed" in done.stderr
+    process = await anyio.run_process(_launch(command), check=False, env=dict(command.env), cwd=command.cwd)
+    assert process.returncode == 126
+    assert b"is not the file that was allowed" in process.stderr
     assert policy.sweep() == 0
-    await still(policy.homes)
+    await assert_no_heartbeat(policy.homes)
     assert beats(policy.homes) == 0
 
 
@@ -361,9 +364,9 @@ async def test_a_folder_swapped_for_a_link_after_its_check_is_not_mounted(tmp_pa
     command = policy.resolve(stdio_spec(*line[:-1], "docs", name="docs", workspace=str(workspace)))
     docs.rmdir()
     docs.symlink_to("/etc")
-    done = await anyio.run_process(_launch(command), check=False, env=dict(command.env), cwd=command.cwd)
-    assert done.returncode == 126
-    assert b"is not what it was" in done.stderr or b"symbolic link" in done.stderr
+    process = await anyio.run_process(_launch(command), check=False, env=dict(command.env), cwd=command.cwd)
+    assert process.returncode == 126
+    assert b"is not what it was" in process.stderr or b"symbolic link" in process.stderr
 
 
 async def test_without_a_sandbox_a_users_server_fails_with_the_reason(tmp_path: Path) -> None:
@@ -388,7 +391,7 @@ async def test_a_single_user_on_loopback_can_run_without_a_sandbox(tmp_path: Pat
         assert len(toolset.tools) > 5
         await until(lambda: beats(policy.homes) > 2)
     assert policy.sweep() == 0
-    await still(policy.homes)
+    await assert_no_heartbeat(policy.homes)
 
 
 def test_a_bubblewrap_command_shares_no_namespace_except_a_declared_network() -> None:
@@ -423,14 +426,14 @@ async def test_an_interpreter_is_bound_without_its_prefix(tmp_path: Path) -> Non
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text("secret")
     assert interpreter_files(home / "bin" / "node") == [str(home / "bin" / "node")]
-    shown = interpreter_files(Path(PYTHON))
-    assert sys.base_prefix not in shown
+    paths = interpreter_files(Path(PYTHON))
+    assert sys.base_prefix not in paths
     sandbox = find_sandbox()
     assert not isinstance(sandbox, str)
     plan = {
         "limits": [],
         "files": {},
-        "folders": [(place, False) for place in shown],
+        "folders": [(place, False) for place in paths],
         "sandbox": sandbox.options(network=False),
         "closing": CLOSING,
         "filter": "",
@@ -438,8 +441,8 @@ async def test_an_interpreter_is_bound_without_its_prefix(tmp_path: Path) -> Non
         "user": None,
     }
     launcher = Path(launcher_module.__file__)
-    seen = f"import ssl, json, os; print(json.dumps(sorted(os.listdir({sys.base_prefix!r}))))"
-    line = [sys.executable, "-I", "-S", str(launcher), str(os.getpid()), json.dumps(plan), PYTHON, "-c", seen]
-    done = await anyio.run_process(line, check=False, env={}, cwd="/")
-    assert done.returncode == 0, done.stderr
-    assert set(json.loads(done.stdout)) <= {"bin", "lib"}
+    script = f"import ssl, json, os; print(json.dumps(sorted(os.listdir({sys.base_prefix!r}))))"
+    line = [sys.executable, "-I", "-S", str(launcher), str(os.getpid()), json.dumps(plan), PYTHON, "-c", script]
+    process = await anyio.run_process(line, check=False, env={}, cwd="/")
+    assert process.returncode == 0, process.stderr
+    assert set(json.loads(process.stdout)) <= {"bin", "lib"}

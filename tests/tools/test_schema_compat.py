@@ -39,11 +39,11 @@ def refusals(schema: Any, family: SchemaFamily) -> list[str]:
     return chat_problems({**request, "tools": [{"type": "function", "function": function}]}, rules)
 
 
-def adapted(schema: Any, family: SchemaFamily = MESSAGES) -> AdaptedSchema:
-    made = adapt(schema, family)
-    assert isinstance(made, AdaptedSchema), made
-    assert refusals(made.schema, family) == []
-    return made
+def adapt_usable(schema: Any, family: SchemaFamily = MESSAGES) -> AdaptedSchema:
+    adaptation = adapt(schema, family)
+    assert isinstance(adaptation, AdaptedSchema), adaptation
+    assert refusals(adaptation.schema, family) == []
+    return adaptation
 
 
 # --- generated schemas ------------------------------------------------------------------------------------------------
@@ -136,27 +136,27 @@ class Generator:
     def pick(self, values: list[Any]) -> Any:
         return self.chance.choice(values)
 
-    def often(self, share: float = 0.3) -> bool:
-        return self.chance.random() < share
+    def often(self, probability: float = 0.3) -> bool:
+        return self.chance.random() < probability
 
     def schema(self, depth: int) -> Any:  # noqa: C901 - one line a keyword
         if self.often(0.06):
             return self.pick(SCALARS)
-        made: dict[str, Any] = {}
+        schema: dict[str, Any] = {}
         if self.often(0.8):
-            made["type"] = self.pick(KINDS)
+            schema["type"] = self.pick(KINDS)
         if depth > 0:
             if self.often(0.6):
-                made["properties"] = self.properties(depth) if self.often(0.95) else self.pick(SCALARS)
+                schema["properties"] = self.properties(depth) if self.often(0.95) else self.pick(SCALARS)
             for keyword in ("anyOf", "oneOf", "allOf"):
                 if self.often(0.15):
-                    made[keyword] = (
+                    schema[keyword] = (
                         [self.schema(depth - 1) for _ in range(self.chance.randrange(4))]
                         if self.often(0.9)
                         else self.pick(SCALARS)
                     )
             if self.often(0.2):
-                made["items"] = self.pick([self.schema(depth - 1), [self.schema(depth - 1), self.schema(depth - 1)]])
+                schema["items"] = self.pick([self.schema(depth - 1), [self.schema(depth - 1), self.schema(depth - 1)]])
             for keyword in (
                 "additionalProperties",
                 "additionalItems",
@@ -168,30 +168,30 @@ class Generator:
                 "unevaluatedProperties",
             ):
                 if self.often(0.07):
-                    made[keyword] = self.schema(depth - 1)
+                    schema[keyword] = self.schema(depth - 1)
             if self.often(0.07):
-                made["patternProperties"] = {str(self.pick(PATTERNS)): self.schema(depth - 1)}
+                schema["patternProperties"] = {str(self.pick(PATTERNS)): self.schema(depth - 1)}
             if self.often(0.07):
-                made[self.pick(["dependencies", "dependentSchemas", "dependentRequired"])] = {
+                schema[self.pick(["dependencies", "dependentSchemas", "dependentRequired"])] = {
                     self.pick(KEYS): self.pick([["a", "a"], self.schema(depth - 1)])
                 }
             if self.often(0.1):
-                made[self.pick(["definitions", "$defs"])] = {
+                schema[self.pick(["definitions", "$defs"])] = {
                     "D": self.schema(depth - 1),
                     "E": {"$ref": "#/definitions/E"},
                 }
         if self.often(0.15):
-            made["$ref"] = self.pick(REFERENCES)
+            schema["$ref"] = self.pick(REFERENCES)
         if self.often(0.25):
-            made["required"] = self.pick([["a"], ["user name", "a"], ["a", "a"], True, False, None, "a", [1], []])
+            schema["required"] = self.pick([["a"], ["user name", "a"], ["a", "a"], True, False, None, "a", [1], []])
         for keyword, values in KEYWORDS.items():
             if self.often(0.08):
-                made[keyword] = self.pick(values)
-        return made
+                schema[keyword] = self.pick(values)
+        return schema
 
     def properties(self, depth: int) -> dict[str, Any]:
         count = 300 if self.often(0.004) else self.chance.randrange(6)
-        names = [self.pick(KEYS) if count < 300 else f"field {n}" for n in range(count)]
+        names = [self.pick(KEYS) if count < 300 else f"field {number}" for number in range(count)]
         return {name: self.schema(depth - 1 if count < 300 else 0) for name in names}
 
     def top(self) -> Any:
@@ -203,23 +203,25 @@ class Generator:
 
 @pytest.mark.parametrize("schemas", [400, pytest.param(2_000, marks=pytest.mark.nightly("five times as many schemas"))])
 def test_adapted_schemas_are_accepted_and_no_usable_tool_is_lost(schemas: int) -> None:
-    lost = []
+    lost_tools = []
     for seed in range(schemas):
         schema = Generator(random.Random(seed)).top()
-        before = copy.deepcopy(schema)
+        original = copy.deepcopy(schema)
         for family in FAMILIES if seed % 10 == 0 else [FAMILIES[seed % 3]]:
-            made = adapt(schema, family)
-            if isinstance(made, RefusedSchema):
+            adaptation = adapt(schema, family)
+            if isinstance(adaptation, RefusedSchema):
                 if not find_top_problem(schema) and _is_json(schema):
-                    lost.append((seed, made.reason))
+                    lost_tools.append((seed, adaptation.reason))
                 continue
-            assert refusals(made.schema, family) == [], (seed, family.name, schema)
-            again = adapt(made.schema, family)
-            assert isinstance(again, AdaptedSchema)
-            assert refusals(again.schema, family) == [], (seed, family.name)
-            assert again.schema.get("properties", {}).keys() == made.schema.get("properties", {}).keys()
-        assert repr(schema) == repr(before), "the server's own schema was changed"
-    assert lost == []
+            assert refusals(adaptation.schema, family) == [], (seed, family.name, schema)
+            second_adaptation = adapt(adaptation.schema, family)
+            assert isinstance(second_adaptation, AdaptedSchema)
+            assert refusals(second_adaptation.schema, family) == [], (seed, family.name)
+            assert (
+                second_adaptation.schema.get("properties", {}).keys() == adaptation.schema.get("properties", {}).keys()
+            )
+        assert repr(schema) == repr(original), "the server's own schema was changed"
+    assert lost_tools == []
 
 
 def test_the_fakes_rules_match_the_drafts_metaschema() -> None:
@@ -228,8 +230,8 @@ def test_the_fakes_rules_match_the_drafts_metaschema() -> None:
         schema = Generator(random.Random(seed)).top()
         if isinstance(schema, dict) and not _is_valid(schema):
             assert find_draft_problem(schema), schema
-    for _, odd, _ in CONVERSIONS:
-        schema = {"type": "object", "properties": {"p": odd}}
+    for _, property_schema, _ in CONVERSIONS:
+        schema = {"type": "object", "properties": {"p": property_schema}}
         if not _is_valid(schema):
             assert find_draft_problem(schema), schema
 
@@ -250,7 +252,7 @@ def _is_json(schema: Any) -> bool:
     return True
 
 
-def deep(levels: int) -> dict[str, Any]:
+def nest_objects(levels: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(levels):
         schema = {"type": "object", "properties": {"in": schema}}
@@ -260,11 +262,14 @@ def deep(levels: int) -> dict[str, Any]:
 def fan_out(levels: int) -> dict[str, Any]:
     """Return a short schema whose references expand to 2 ** levels parts."""
     definitions = {
-        f"d{n}": {
+        f"d{number}": {
             "type": "object",
-            "properties": {"l": {"$ref": f"#/definitions/d{n + 1}"}, "r": {"$ref": f"#/definitions/d{n + 1}"}},
+            "properties": {
+                "l": {"$ref": f"#/definitions/d{number + 1}"},
+                "r": {"$ref": f"#/definitions/d{number + 1}"},
+            },
         }
-        for n in range(levels)
+        for number in range(levels)
     }
     return {
         "type": "object",
@@ -275,7 +280,8 @@ def fan_out(levels: int) -> dict[str, Any]:
 
 def chain(length: int) -> dict[str, Any]:
     definitions = {
-        f"d{n}": {"type": "object", "properties": {"next": {"$ref": f"#/definitions/d{n + 1}"}}} for n in range(length)
+        f"d{number}": {"type": "object", "properties": {"next": {"$ref": f"#/definitions/d{number + 1}"}}}
+        for number in range(length)
     }
     return {"type": "object", "properties": {"a": {"$ref": "#/definitions/d0"}}, "definitions": definitions}
 
@@ -284,8 +290,8 @@ def chain(length: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "schema",
     [
-        pytest.param(deep(300), id="nested deeply"),
-        pytest.param(deep(20_000), id="nested very deeply"),
+        pytest.param(nest_objects(300), id="nested deeply"),
+        pytest.param(nest_objects(20_000), id="nested very deeply"),
         pytest.param(fan_out(40), id="references that multiply"),
         pytest.param(chain(600), id="a chain of references"),
         pytest.param(
@@ -307,11 +313,11 @@ def chain(length: int) -> dict[str, Any]:
     ],
 )
 def test_an_extreme_schema_is_adapted_or_refused_with_a_reason(schema: dict[str, Any], family: SchemaFamily) -> None:
-    made = adapt(schema, family)
-    if isinstance(made, RefusedSchema):
-        assert made.reason.startswith("its input")
+    adaptation = adapt(schema, family)
+    if isinstance(adaptation, RefusedSchema):
+        assert adaptation.reason.startswith("its input")
     else:
-        assert refusals(made.schema, family) == []
+        assert refusals(adaptation.schema, family) == []
 
 
 # --- converted schemas ------------------------------------------------------------------------------------------------
@@ -325,7 +331,7 @@ def test_a_plain_schema_stays_the_same_object() -> None:
         "additionalProperties": False,
     }
     for family in FAMILIES:
-        assert adapted(schema, family).schema is schema
+        assert adapt_usable(schema, family).schema is schema
 
 
 def test_branches_of_a_top_level_union_are_merged_and_described() -> None:
@@ -334,11 +340,11 @@ def test_branches_of_a_top_level_union_are_merged_and_described() -> None:
         "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
         "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
     }
-    made = adapted(schema)
-    assert made.schema["properties"] == schema["properties"]
-    assert not made.schema.get("required")
-    assert made.schema["description"] == "The arguments must fit at least one of these forms: a; or b."
-    assert made.notes == (made.schema["description"],)
+    adaptation = adapt_usable(schema)
+    assert adaptation.schema["properties"] == schema["properties"]
+    assert not adaptation.schema.get("required")
+    assert adaptation.schema["description"] == "The arguments must fit at least one of these forms: a; or b."
+    assert adaptation.notes == (adaptation.schema["description"],)
 
 
 def test_fields_required_by_all_branches_stay_required() -> None:
@@ -346,17 +352,17 @@ def test_fields_required_by_all_branches_stay_required() -> None:
     square = {"properties": {"kind": {"const": "square"}, "w": {"type": "number"}}, "required": ["kind", "w"]}
     schema = {"type": "object", "oneOf": [circle, {"$ref": "#/definitions/s"}], "definitions": {"s": square}}
     for family in FAMILIES:
-        made = adapted(schema, family)
-        assert set(made.schema["properties"]) == {"kind", "r", "w"}
-        assert made.schema["required"] == ["kind"]
-        assert made.schema["properties"]["kind"] == {"anyOf": [{"const": "circle"}, {"const": "square"}]}
-        assert 'kind = "circle", r; or kind = "square", w' in made.schema["description"]
+        adaptation = adapt_usable(schema, family)
+        assert set(adaptation.schema["properties"]) == {"kind", "r", "w"}
+        assert adaptation.schema["required"] == ["kind"]
+        assert adaptation.schema["properties"]["kind"] == {"anyOf": [{"const": "circle"}, {"const": "square"}]}
+        assert 'kind = "circle", r; or kind = "square", w' in adaptation.schema["description"]
 
 
 def test_a_schema_that_is_only_a_reference_is_inlined_at_the_top() -> None:
     arguments = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
-    made = adapted({"$ref": "#/definitions/Args", "definitions": {"Args": arguments}})
-    assert made.schema == arguments
+    adaptation = adapt_usable({"$ref": "#/definitions/Args", "definitions": {"Args": arguments}})
+    assert adaptation.schema == arguments
 
 
 CONVERSIONS: list[tuple[str, Any, Any]] = [
@@ -386,27 +392,29 @@ CONVERSIONS: list[tuple[str, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given", "expected"), CONVERSIONS, ids=[each[0] for each in CONVERSIONS])
-def test_an_odd_property_is_converted(name: str, given: Any, expected: Any) -> None:
-    made = adapted({"type": "object", "properties": {"p": given, "good": {"type": "string"}}})
-    assert made.schema["properties"] == {"p": expected, "good": {"type": "string"}}
+@pytest.mark.parametrize(
+    ("name", "definition", "expected"), CONVERSIONS, ids=[conversion[0] for conversion in CONVERSIONS]
+)
+def test_an_odd_property_is_converted(name: str, definition: Any, expected: Any) -> None:
+    adaptation = adapt_usable({"type": "object", "properties": {"p": definition, "good": {"type": "string"}}})
+    assert adaptation.schema["properties"] == {"p": expected, "good": {"type": "string"}}
 
 
 def test_a_property_that_marks_itself_as_required_is_required() -> None:
-    made = adapted(
+    adaptation = adapt_usable(
         {"type": "object", "properties": {"a": {"type": "string", "required": True}, "b": {"required": False}}}
     )
-    assert made.schema == {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a"]}
+    assert adaptation.schema == {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a"]}
 
 
 def test_references_are_kept_or_inlined_by_model_family() -> None:
     tree = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/definitions/tree"}}}}
     schema = {"type": "object", "properties": {"root": {"$ref": "#/definitions/tree"}}, "definitions": {"tree": tree}}
-    kept = adapted(schema, MESSAGES).schema
-    assert kept["properties"]["root"] == {"$ref": "#/$defs/tree"}
-    assert kept["$defs"]["tree"]["properties"]["children"]["items"] == {"$ref": "#/$defs/tree"}
-    written = adapted(schema, STRICT_CHAT).schema
-    assert written["properties"]["root"]["properties"]["children"] == {"type": "array", "items": {}}
+    with_references = adapt_usable(schema, MESSAGES).schema
+    assert with_references["properties"]["root"] == {"$ref": "#/$defs/tree"}
+    assert with_references["$defs"]["tree"]["properties"]["children"]["items"] == {"$ref": "#/$defs/tree"}
+    inlined = adapt_usable(schema, STRICT_CHAT).schema
+    assert inlined["properties"]["root"]["properties"]["children"] == {"type": "array", "items": {}}
 
 
 @pytest.mark.parametrize(
@@ -453,11 +461,11 @@ BOOKING = {
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_renamed_argument_names_are_restored_at_any_depth(family: SchemaFamily) -> None:
-    made = adapted(BOOKING, family)
-    names = {own: shown for shown, own in made.argument_map.items()}
+    adaptation = adapt_usable(BOOKING, family)
+    names = {original: renamed for renamed, original in adaptation.argument_map.items()}
     assert names["出发 城市"].isascii()
-    assert "max_price" not in made.argument_map, "a name that is taken is not another's"
-    sent = {
+    assert "max_price" not in adaptation.argument_map, "a name that is taken is not another's"
+    arguments = {
         names["出发 城市"]: "Bern",
         names["passengers[]"]: [{names["full name"]: "A", "friends": [{names["full name"]: "B"}]}],
         names["by day"]: {names["full name"]: {names["max price"]: 3}},
@@ -465,7 +473,7 @@ def test_renamed_argument_names_are_restored_at_any_depth(family: SchemaFamily) 
         "max_price": 4,
         "unknown": {names["full name"]: 1},
     }
-    assert restore_names(sent, BOOKING, made.argument_map) == {
+    assert restore_names(arguments, BOOKING, adaptation.argument_map) == {
         "出发 城市": "Bern",
         "passengers[]": [{"full name": "A", "friends": [{"full name": "B"}]}],
         "by day": {names["full name"]: {"max price": 3}},
@@ -476,21 +484,21 @@ def test_renamed_argument_names_are_restored_at_any_depth(family: SchemaFamily) 
 
 
 def test_names_that_fold_to_the_same_name_stay_different() -> None:
-    own = ["a b", "a/b", "a_b", "a~b", "a+b", "城", "誠"]
-    made = adapted({"type": "object", "properties": {name: {"type": "string"} for name in own}})
-    shown = list(made.schema["properties"])
-    assert len(set(shown)) == len(own)
-    sent = dict(zip(shown, range(len(own)), strict=True))
-    assert restore_names(sent, {"properties": {name: {} for name in own}}, made.argument_map) == dict(
-        zip(own, range(len(own)), strict=True)
+    names = ["a b", "a/b", "a_b", "a~b", "a+b", "城", "誠"]
+    adaptation = adapt_usable({"type": "object", "properties": {name: {"type": "string"} for name in names}})
+    renamed = list(adaptation.schema["properties"])
+    assert len(set(renamed)) == len(names)
+    arguments = dict(zip(renamed, range(len(names)), strict=True))
+    assert restore_names(arguments, {"properties": {name: {} for name in names}}, adaptation.argument_map) == dict(
+        zip(names, range(len(names)), strict=True)
     )
 
 
 def test_restored_arguments_fit_the_original_schema() -> None:
     original = {key: value for key, value in BOOKING.items() if key != "x"}
     original["properties"] = {**BOOKING["properties"], "pair": {"type": "array"}}  # type: ignore[dict-item]
-    made = adapted(original)
-    names = {own: shown for shown, own in made.argument_map.items()}
-    sent = {names["出发 城市"]: "Bern", names["passengers[]"]: [{names["full name"]: "A"}]}
-    assert Draft202012Validator(made.schema).is_valid(sent)
-    assert Draft202012Validator(original).is_valid(restore_names(sent, original, made.argument_map))
+    adaptation = adapt_usable(original)
+    names = {original_name: renamed for renamed, original_name in adaptation.argument_map.items()}
+    arguments = {names["出发 城市"]: "Bern", names["passengers[]"]: [{names["full name"]: "A"}]}
+    assert Draft202012Validator(adaptation.schema).is_valid(arguments)
+    assert Draft202012Validator(original).is_valid(restore_names(arguments, original, adaptation.argument_map))

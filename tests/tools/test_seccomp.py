@@ -16,19 +16,19 @@ ANYTHING = 0o7777_7777_7777
 
 def verdict(machine: str, call: str | int, *arguments: int, audit: int | None = None, network: bool = False) -> int:
     """Return the kernel's decision about a call. The program is checked as the kernel checks it."""
-    known = MACHINES[machine]
-    number = known.calls[call] if isinstance(call, str) else call
+    machine_rules = MACHINES[machine]
+    number = machine_rules.calls[call] if isinstance(call, str) else call
     registers = [*arguments, *[ANYTHING] * (6 - len(arguments))]
-    masked = [register & 0xFFFF_FFFF_FFFF_FFFF for register in registers]
-    data = struct.pack("<IIQ6Q", number, known.audit if audit is None else audit, 0, *masked)
+    values = [register & 0xFFFF_FFFF_FFFF_FFFF for register in registers]
+    data = struct.pack("<IIQ6Q", number, machine_rules.audit if audit is None else audit, 0, *values)
     return run(list(struct.iter_unpack("<HBBI", filter_program(machine, network=network))), data)
 
 
 def run(program: Sequence[tuple[int, ...]], data: bytes) -> int:
-    accumulator, place = 0, 0
+    accumulator, position = 0, 0
     while True:
-        operation, if_so, if_not, operand = program[place]
-        place += 1
+        operation, if_so, if_not, operand = program[position]
+        position += 1
         if operation == 0x20:
             (accumulator,) = struct.unpack_from("<I", data, operand)
         elif operation == 0x54:
@@ -41,12 +41,12 @@ def run(program: Sequence[tuple[int, ...]], data: bytes) -> int:
                 0x35: accumulator >= operand,
                 0x45: bool(accumulator & operand),
             }[operation]
-            place += if_so if holds else if_not
+            position += if_so if holds else if_not
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_no_system_call_that_sets_id_bits_is_allowed(machine: str) -> None:
-    denied, calls = FAIL | errno.EPERM, MACHINES[machine].calls
+    not_permitted, calls = FAIL | errno.EPERM, MACHINES[machine].calls
     for bits in (0o4000, 0o2000, 0o6000):
         ways: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = [
             ("chmod", (1, 0o755), (1, 0o755 | bits)),
@@ -60,10 +60,10 @@ def test_no_system_call_that_sets_id_bits_is_allowed(machine: str) -> None:
             ("openat", (1, 2, 0o101, 0o755), (1, 2, 0o101, 0o755 | bits)),
             ("openat", (1, 2, 0o20200001, 0o755), (1, 2, 0o20200001, 0o755 | bits)),
         ]
-        for call, usual, lending in ways:
+        for call, without_id_bits, with_id_bits in ways:
             if call in calls:
-                assert verdict(machine, call, *usual) == ALLOW, call
-                assert verdict(machine, call, *lending) == denied, call
+                assert verdict(machine, call, *without_id_bits) == ALLOW, call
+                assert verdict(machine, call, *with_id_bits) == not_permitted, call
     assert verdict(machine, "openat", 1, 2, 0) == ALLOW  # opens only: its mode is the content of the register
     assert verdict(machine, "openat2") == FAIL | errno.ENOSYS
 
@@ -99,11 +99,11 @@ def test_a_child_with_network_can_create_only_connected_unix_socket_pairs(machin
     assert verdict(machine, "socket", 1, 1, network=True) == FAIL | errno.EAFNOSUPPORT
     flags = 0o2004000  # SOCK_CLOEXEC | SOCK_NONBLOCK
     for kind in range(16):
-        allowed = {
+        verdicts = {
             network: verdict(machine, "socketpair", 1, kind | flags, network=network) for network in (True, False)
         }
-        assert allowed[False] == ALLOW
-        assert (allowed[True] == ALLOW) == (kind in (1, 5)), kind
+        assert verdicts[False] == ALLOW
+        assert (verdicts[True] == ALLOW) == (kind in (1, 5)), kind
     assert verdict(machine, "clone", 0x1200011, network=True) == ALLOW
 
 

@@ -43,13 +43,13 @@ async def test_a_child_gets_a_new_environment_and_a_private_folder(
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [plain(env={"TOKEN": "t"})], wait=START)
         outcome = await call(toolset, "environment")
-        found = outcome.structured
-        home = Path(found["HOME"])
-        assert set(found) - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "TOKEN", MARKER, "(cwd)", "(pid)", "(sid)"}
-        assert found["(cwd)"] == str(home)
+        environment = outcome.structured
+        home = Path(environment["HOME"])
+        assert set(environment) - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "TOKEN", MARKER, "(cwd)", "(pid)", "(sid)"}
+        assert environment["(cwd)"] == str(home)
         assert home.parent == tmp_path
         assert open_to_others(home) == 0
-        assert found["(sid)"] == found["(pid)"]
+        assert environment["(sid)"] == environment["(pid)"]
         assert "hello from stderr" in hub.status()[0].log
 
 
@@ -108,8 +108,8 @@ async def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
         pid = int((await call(toolset, "environment")).structured["(pid)"])
         os.kill(pid, signal.SIGKILL)
         await until(lambda: hub.status()[0].state != "ready")
-        again = await call(toolset, "environment", timeout=20)
-        assert int(again.structured["(pid)"]) != pid
+        outcome = await call(toolset, "environment", timeout=20)
+        assert int(outcome.structured["(pid)"]) != pid
 
 
 def test_without_the_operators_permission_no_user_server_is_started(tmp_path: Path) -> None:

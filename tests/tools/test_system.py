@@ -16,14 +16,14 @@ WORDS = frozenset(name for name in BY_NAME if "_" not in name)
 def test_no_other_module_names_our_tools() -> None:
     long_names = re.compile("|".join(map(re.escape, BY_NAME.keys() - WORDS)))
     statements = {id(node.value) for path in SOURCES for node in nodes(path, ast.Expr)}
-    named = [
+    mentions = [
         f"{path}:{node.lineno} {node.value!r}"
         for path in SOURCES
         for node in nodes(path, ast.Constant)
         if isinstance(node.value, str) and id(node) not in statements
         if node.value in WORDS or long_names.search(node.value)
     ]
-    assert named == []
+    assert mentions == []
 
 
 def test_every_tool_has_one_name_and_a_server_or_the_agent() -> None:

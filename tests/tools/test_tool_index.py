@@ -60,24 +60,24 @@ def test_a_search_among_no_tools_finds_nothing() -> None:
 def test_every_tool_of_many_is_found_first_by_its_description() -> None:
     tools = many_tools(300)
     index = ToolIndex(tools)
-    missed = [
-        each.name
-        for each in tools
-        if each not in index.find(f"{each.remote_name.replace('_', ' a ')} of {each.server}", 5)
+    missed_names = [
+        tool.name
+        for tool in tools
+        if tool not in index.find(f"{tool.remote_name.replace('_', ' a ')} of {tool.server}", 5)
     ]
-    assert missed == []
+    assert missed_names == []
 
 
 def test_a_long_description_and_a_deep_schema_cost_only_the_part_that_is_read() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
-    inner = schema
+    innermost = schema
     for _ in range(500):
-        inner["properties"]["deep"] = {"type": "object", "properties": {}}
-        inner = inner["properties"]["deep"]
-    long = replace(TOOLS[0], description="word " * 100_000 + "needle", input_schema=schema)
-    index = ToolIndex([long, *TOOLS[1:]])
+        innermost["properties"]["deep"] = {"type": "object", "properties": {}}
+        innermost = innermost["properties"]["deep"]
+    long_tool = replace(TOOLS[0], description="word " * 100_000 + "needle", input_schema=schema)
+    index = ToolIndex([long_tool, *TOOLS[1:]])
     assert index.find("needle", 5) == []
-    assert index.find("deep", 5) == [long]
+    assert index.find("deep", 5) == [long_tool]
 
 
 def test_names_are_split_into_words() -> None:

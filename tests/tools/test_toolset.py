@@ -33,7 +33,7 @@ class Found(BaseModel):
     hits: list[str]
 
 
-def built_in(*names: str) -> MCPServer:
+def make_server(*names: str) -> MCPServer:
     server = MCPServer("ours")
     for name in names:
 
@@ -44,11 +44,11 @@ def built_in(*names: str) -> MCPServer:
     return server
 
 
-def listed(name: str, **fields: Any) -> types.Tool:
+def make_tool(name: str, **fields: Any) -> types.Tool:
     return types.Tool(name=name, input_schema=fields.pop("schema", OBJECT), **fields)
 
 
-def memory(
+def system_server(
     name: str, origin: Literal["system", "builtin"] = "system", tools: tuple[str, ...] | None = None
 ) -> SystemServer:
     return SystemServer(name, origin, tools)
@@ -57,18 +57,18 @@ def memory(
 async def test_our_tools_have_bare_names_in_a_fixed_order() -> None:
     hub = Hub(
         {
-            "retriever": built_in("search_documents"),
-            "delegate": built_in("delegate"),
-            "promptx": built_in(
+            "retriever": make_server("search_documents"),
+            "delegate": make_server("delegate"),
+            "promptx": make_server(
                 "role_write", "promptx_discover", "promptx_remember", "promptx_recall", "promptx_action"
             ),
         }
     )
     async with hub:
         toolset: Toolset = await open_toolset(
-            hub, [memory("retriever", "builtin"), memory("delegate"), memory("promptx")]
+            hub, [system_server("retriever", "builtin"), system_server("delegate"), system_server("promptx")]
         )
-        names = [each.name for each in toolset.tools]
+        names = [tool.name for tool in toolset.tools]
         assert names == [*(name for name in OUR_TOOLS if name in names), "role_write"]
         assert len(names) == 7
         assert toolset.notices == ()
@@ -84,14 +84,14 @@ async def test_bound_values_reach_only_in_process_servers(tmp_path: Any) -> None
     binding = Binding(workspace="/w", documents=("d1",), top_k=3)
     values = {"workspace": "/w", "documents": ["d1"], "top_k": 3, "admin": False, "turn": "turn_1", "call": "1"}
     async with open_hub(tmp_path, builtin={"ours": server}) as hub:
-        toolset = await open_toolset(hub, [memory("ours"), plain()], wait=START)
-        inside = await toolset.call(CallRequest("1", tool(toolset, "bound"), {}, "turn_1", binding), 5)
-        assert isinstance(inside, CallOutcome)
-        assert {f"agentic_rag/{key}": value for key, value in values.items()}.items() <= inside.structured.items()
+        toolset = await open_toolset(hub, [system_server("ours"), plain()], wait=START)
+        in_process = await toolset.call(CallRequest("1", tool(toolset, "bound"), {}, "turn_1", binding), 5)
+        assert isinstance(in_process, CallOutcome)
+        assert {f"agentic_rag/{key}": value for key, value in values.items()}.items() <= in_process.structured.items()
         assert tool(toolset, "bound").input_schema.get("properties", {}) == {}
-        outside = await toolset.call(CallRequest("2", tool(toolset, "plain__meta"), {}, "turn_1", binding), 5)
-        assert isinstance(outside, CallOutcome)
-        assert "agentic_rag" not in text_of(outside)
+        over_stdio = await toolset.call(CallRequest("2", tool(toolset, "plain__meta"), {}, "turn_1", binding), 5)
+        assert isinstance(over_stdio, CallOutcome)
+        assert "agentic_rag" not in text_of(over_stdio)
 
 
 async def test_the_model_reads_a_tools_own_failure() -> None:
@@ -106,13 +106,13 @@ async def test_the_model_reads_a_tools_own_failure() -> None:
         return Found(hits=[query])
 
     async with Hub({"ours": server}) as hub:
-        toolset = await open_toolset(hub, [memory("ours")])
-        refused = await call(toolset, "refuse")
-        assert (refused.status, text_of(refused)) == ("error", "There is no role 'judge'.")
+        toolset = await open_toolset(hub, [system_server("ours")])
+        refusal = await call(toolset, "refuse")
+        assert (refusal.status, text_of(refusal)) == ("error", "There is no role 'judge'.")
         assert (await call(toolset, "find")).status == "error"  # an argument is missing
-        found = await call(toolset, "find", query="a\ud800b")
-        assert (found.status, found.structured) == ("ok", {"hits": ["a?b"]})
-        assert found.duration_ms >= 0
+        outcome = await call(toolset, "find", query="a\ud800b")
+        assert (outcome.status, outcome.structured) == ("ok", {"hits": ["a?b"]})
+        assert outcome.duration_ms >= 0
 
 
 async def test_a_tools_failure_shows_no_library_text_and_no_local_path() -> None:
@@ -134,11 +134,11 @@ async def test_a_tools_failure_shows_no_library_text_and_no_local_path() -> None
         raise ToolError('Traceback (most recent call last):\n  File "/opt/a.py", line 1, in <module>\nValueError: no')
 
     async with Hub({"ours": server}) as hub:
-        toolset = await open_toolset(hub, [memory("ours")])
+        toolset = await open_toolset(hub, [system_server("ours")])
         assert text_of(await call(toolset, "look")) == "The tool failed; it does not say why."
-        unread = text_of(await call(toolset, "read"))
-        assert unread.startswith("The arguments do not fit:\nsize\n  Input should be a valid integer")
-        assert not [word for word in ("pydantic", "type=", "input_value", "validation error") if word in unread]
+        refusal = text_of(await call(toolset, "read"))
+        assert refusal.startswith("The arguments do not fit:\nsize\n  Input should be a valid integer")
+        assert not [word for word in ("pydantic", "type=", "input_value", "validation error") if word in refusal]
         assert text_of(await call(toolset, "trace")) == "ValueError: no"
 
 
@@ -150,31 +150,31 @@ async def test_a_result_beyond_the_cap_is_refused() -> None:
         return "x" * (RESULT_BYTES + 1)
 
     async with Hub({"ours": server}) as hub:
-        outcome = await call(await open_toolset(hub, [memory("ours")]), "huge")
+        outcome = await call(await open_toolset(hub, [system_server("ours")]), "huge")
         assert outcome.status == "error"
         assert "was refused" in text_of(outcome)
 
 
 async def test_only_included_tools_are_offered() -> None:
-    async with Hub({"ours": built_in("one", "two")}) as hub:
-        toolset = await open_toolset(hub, [memory("ours", tools=("two",))])
-        assert [each.name for each in toolset.tools] == ["two"]
+    async with Hub({"ours": make_server("one", "two")}) as hub:
+        toolset = await open_toolset(hub, [system_server("ours", tools=("two",))])
+        assert [tool.name for tool in toolset.tools] == ["two"]
 
 
 @pytest.mark.parametrize("name", ["promptx", "PromptX", " promptx", "ｐｒｏｍｐｔｘ", "prompt\u200bx"])
 async def test_a_user_entry_with_a_built_in_name_is_left_out(tmp_path: Any, name: str) -> None:
-    async with open_hub(tmp_path, builtin={"promptx": built_in("promptx_recall")}) as hub:
-        toolset = await open_toolset(hub, [hostile(name=name), memory("promptx")])
-        assert [(each.name, each.origin) for each in toolset.tools] == [("promptx_recall", "system")]
+    async with open_hub(tmp_path, builtin={"promptx": make_server("promptx_recall")}) as hub:
+        toolset = await open_toolset(hub, [hostile(name=name), system_server("promptx")])
+        assert [(tool.name, tool.origin) for tool in toolset.tools] == [("promptx_recall", "system")]
         assert toolset.notices == ((name, "left out: the name belongs to another server"),)
         assert len(hub.status()) == 1
 
 
 def test_tools_of_users_servers_are_prefixed_with_our_key_and_sorted() -> None:
     catalog = Catalog()
-    catalog.add("promptx", "system", [listed("promptx_recall")])
-    catalog.add("files", "user", [listed("write"), listed("promptx_recall"), listed("read")])
-    assert [each.name for each in catalog.tools] == [
+    catalog.add("promptx", "system", [make_tool("promptx_recall")])
+    catalog.add("files", "user", [make_tool("write"), make_tool("promptx_recall"), make_tool("read")])
+    assert [tool.name for tool in catalog.tools] == [
         "promptx_recall",
         "files__promptx_recall",
         "files__read",
@@ -185,17 +185,17 @@ def test_tools_of_users_servers_are_prefixed_with_our_key_and_sorted() -> None:
 
 def test_a_duplicate_name_is_refused_with_a_notice() -> None:
     catalog = Catalog()
-    catalog.add("a", "user", [listed("x"), listed("y"), listed("y")])
-    catalog.add("a", "user", [listed("x")])
-    assert [(each.name, each.server) for each in catalog.tools] == [("a__x", "a")]
+    catalog.add("a", "user", [make_tool("x"), make_tool("y"), make_tool("y")])
+    catalog.add("a", "user", [make_tool("x")])
+    assert [(tool.name, tool.server) for tool in catalog.tools] == [("a__x", "a")]
     assert [server for server, _ in catalog.notices] == ["a", "a", "a"]
 
 
 @given(st.text(max_size=90), st.text(max_size=90))
 def test_any_name_becomes_a_valid_tool_name(server: str, name: str) -> None:
-    made = user_name(server, name)
-    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", made)
-    assert made == user_name(server, name)
+    tool_name = user_name(server, name)
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool_name)
+    assert tool_name == user_name(server, name)
 
 
 def test_names_that_differ_stay_different_after_fitting() -> None:
@@ -206,16 +206,18 @@ def test_names_that_differ_stay_different_after_fitting() -> None:
 def test_only_our_own_servers_tool_hints_are_trusted() -> None:
     hints = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True)
     catalog = Catalog()
-    catalog.add("retriever", "builtin", [listed("search_documents", annotations=hints)])
-    catalog.add("files", "user", [listed("delete", annotations=hints)])
-    assert [(each.read_only, each.idempotent) for each in catalog.tools] == [(True, True), (False, False)]
+    catalog.add("retriever", "builtin", [make_tool("search_documents", annotations=hints)])
+    catalog.add("files", "user", [make_tool("delete", annotations=hints)])
+    assert [(tool.read_only, tool.idempotent) for tool in catalog.tools] == [(True, True), (False, False)]
 
 
 def test_descriptions_and_schemas_are_cleaned_and_bounded() -> None:
     hidden = "Reads.\u200b\u202e\U000e0041\x07\ud800 Really.\u2028Done."
     schema = {"type": "object", "properties": {"p\u200b": {"description": hidden, "enum": [hidden, 1]}}}
     catalog = Catalog()
-    catalog.add("s", "user", [listed("a", description=hidden, schema=schema), listed("b", description="é" * 10_000)])
+    catalog.add(
+        "s", "user", [make_tool("a", description=hidden, schema=schema), make_tool("b", description="é" * 10_000)]
+    )
     a, b = catalog.tools
     assert a.description == "Reads. Really.\nDone."
     assert a.input_schema["properties"] == {"p": {"description": a.description, "enum": [a.description, 1]}}
@@ -233,7 +235,7 @@ def test_cleaning_removes_exactly_the_hidden_characters(text: str) -> None:
 
 def test_a_long_title_or_description_is_cut_before_it_is_cleaned() -> None:
     catalog = Catalog()
-    catalog.add("s", "user", [listed("a", title="t\u200b" * 1_000, description="d\u200b" * 100_000)])
+    catalog.add("s", "user", [make_tool("a", title="t\u200b" * 1_000, description="d\u200b" * 100_000)])
     (tool,) = catalog.tools
     assert tool.title == "t" * (TITLE_CHARS // 2)
     assert tool.description.startswith("d" * 1_000)
@@ -247,12 +249,12 @@ def test_a_long_title_or_description_is_cut_before_it_is_cleaned() -> None:
 )
 def test_a_tool_whose_input_is_not_a_small_object_is_left_out(schema: dict[str, Any]) -> None:
     catalog = Catalog()
-    catalog.add("s", "user", [listed("odd", schema=schema), listed("fine")])
-    assert [each.name for each in catalog.tools] == ["s__fine"]
+    catalog.add("s", "user", [make_tool("odd", schema=schema), make_tool("fine")])
+    assert [tool.name for tool in catalog.tools] == ["s__fine"]
     assert "input" in catalog.notices[0][1]
 
 
-def nested(depth: int) -> dict[str, Any]:
+def nest_schema(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"}
     for _ in range(depth):
         schema = {"type": "object", "properties": {"a": schema}}
@@ -263,18 +265,18 @@ def nested(depth: int) -> dict[str, Any]:
     ("schema", "reason"),
     [
         ({"type": "object", "description": "x" * SCHEMA_BYTES}, "longer than"),
-        (nested(100), "nested deeper"),
-        (nested(50_000), "nested deeper"),
+        (nest_schema(100), "nested deeper"),
+        (nest_schema(50_000), "nested deeper"),
         ({"type": "object", "enum": [0] * 3_000}, "more than 2000 keywords"),
     ],
 )
 def test_only_tools_beyond_the_limits_are_left_out_with_a_reason(schema: dict[str, Any], reason: str) -> None:
-    odd = types.Tool.model_construct(name="odd", input_schema=schema, description=None, annotations=None)
-    taken, left_out = fit_list([listed("one"), odd, listed("two")])
-    assert [each.name for each in taken] == ["one", "two"]
-    ((name, why),) = left_out
+    odd_tool = types.Tool.model_construct(name="odd", input_schema=schema, description=None, annotations=None)
+    kept_tools, left_out = fit_list([make_tool("one"), odd_tool, make_tool("two")])
+    assert [kept_tool.name for kept_tool in kept_tools] == ["one", "two"]
+    ((name, problem),) = left_out
     assert name == "odd"
-    assert reason in why
+    assert reason in problem
 
 
 async def test_an_admin_sees_which_tools_of_a_long_list_are_left_out(tmp_path: Any) -> None:
@@ -286,9 +288,9 @@ async def test_an_admin_sees_which_tools_of_a_long_list_are_left_out(tmp_path: A
 
         server.add_tool(act, name=f"act_{number}", description="x" * 1_000)
     async with open_hub(tmp_path, builtin={"ours": server}) as hub:
-        toolset = await open_toolset(hub, [memory("ours")], wait=START)
+        toolset = await open_toolset(hub, [system_server("ours")], wait=START)
         assert 200 < len(toolset.tools) < LIST_BYTES // 1_000
-        [state] = [each for each in hub.status() if each.name == "ours"]
+        [state] = [status for status in hub.status() if status.name == "ours"]
         assert len(state.dropped_tools) == 300 - len(toolset.tools)
         assert all("longer than 262144 bytes" in dropped_tool.reason for dropped_tool in state.dropped_tools)
         assert len(state.tools) == len(toolset.tools)
@@ -297,7 +299,7 @@ async def test_an_admin_sees_which_tools_of_a_long_list_are_left_out(tmp_path: A
 def test_all_servers_together_have_a_limit_too() -> None:
     catalog = Catalog()
     for number in range(10):
-        tools = [listed(f"t{each}", schema={"type": "object", "description": "x" * 20_000}) for each in range(10)]
+        tools = [make_tool(f"t{index}", schema={"type": "object", "description": "x" * 20_000}) for index in range(10)]
         catalog.add(f"s{number}", "user", tools)
     assert len(catalog.tools) == 52
     assert [server for server, _ in catalog.notices] == ["s5", "s6", "s7", "s8", "s9"]
@@ -339,32 +341,32 @@ async def test_a_tool_description_is_redacted_once_its_text_is_a_secret() -> Non
     redact = Redaction()
     redact.add("OTHER", "something-else")
     async with Hub({"ours": server}) as hub:
-        inner = await open_toolset(hub, [memory("ours")])
-        assert GuardedTools(inner, redact).tools[0].description == "Send it to hunter2-hunter2."
+        before = await open_toolset(hub, [system_server("ours")])
+        assert GuardedTools(before, redact).tools[0].description == "Send it to hunter2-hunter2."
         redact.add("TOKEN", "hunter2-hunter2")
-        again = await open_toolset(hub, [memory("ours")])
-        assert GuardedTools(again, redact).tools[0].description == "Send it to [secret TOKEN]."
+        after = await open_toolset(hub, [system_server("ours")])
+        assert GuardedTools(after, redact).tools[0].description == "Send it to [secret TOKEN]."
 
 
 def test_an_ambiguous_tool_name_belongs_to_one_server_in_any_order() -> None:
     servers = ("a", "a__b")
-    lists = {"a": [listed("b__send"), listed("plain"), listed("get__x")], "a__b": [listed("send")]}
+    lists = {"a": [make_tool("b__send"), make_tool("plain"), make_tool("get__x")], "a__b": [make_tool("send")]}
     for order in (servers, servers[::-1]):
         catalog = Catalog()
         for server in order:
             catalog.add(server, "user", lists[server])
-        found = {each.name: (each.server, each.remote_name) for each in catalog.tools}
+        owners = {tool.name: (tool.server, tool.remote_name) for tool in catalog.tools}
         assert catalog.notices == []
-        assert found["a__b__send"] == ("a__b", "send")
-        assert found["a__plain"] == ("a", "plain")
-        assert "a__get__x" not in found, "it would be the tool x of a server a__get"
-        (other,) = [name for name, owner in found.items() if owner == ("a", "b__send")]
+        assert owners["a__b__send"] == ("a__b", "send")
+        assert owners["a__plain"] == ("a", "plain")
+        assert "a__get__x" not in owners, "it would be the tool x of a server a__get"
+        (ambiguous_name,) = [name for name, owner in owners.items() if owner == ("a", "b__send")]
         policy = Policy({"a__b__send": "allow", "a__b__*": "allow"}, effects_allowed=False)
-        by_owner = {(each.server, each.remote_name): each for each in catalog.tools}
+        by_owner = {(tool.server, tool.remote_name): tool for tool in catalog.tools}
         assert policy.ruling(by_owner["a__b", "send"]) is None
         assert policy.ruling(by_owner["a", "b__send"]) is not None
-        assert not other.startswith("a__b__")
-        assert SENDABLE.fullmatch(other)
+        assert not ambiguous_name.startswith("a__b__")
+        assert SENDABLE.fullmatch(ambiguous_name)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +383,7 @@ def test_an_ambiguous_tool_name_belongs_to_one_server_in_any_order() -> None:
 )
 def test_a_leftover_rule_of_a_deleted_server_allows_no_tool_of_another(server: str, tool: str, rule: str) -> None:
     catalog = Catalog()
-    catalog.add(server, "user", [listed(tool)])
+    catalog.add(server, "user", [make_tool(tool)])
     (info,) = catalog.tools
     assert Policy({rule: "allow"}, effects_allowed=False).ruling(info) is not None
     assert Policy({info.name: "allow"}, effects_allowed=False).ruling(info) is None
@@ -390,7 +392,7 @@ def test_a_leftover_rule_of_a_deleted_server_allows_no_tool_of_another(server: s
 @pytest.mark.parametrize("rule", ["a__b__send", "a__b__*", "a__*"])
 def test_a_rule_for_the_plain_name_still_denies_a_tool_with_a_hash(rule: str) -> None:
     catalog = Catalog()
-    catalog.add("a", "user", [listed("b__send")])
+    catalog.add("a", "user", [make_tool("b__send")])
     (info,) = catalog.tools
     policy = Policy({rule: "deny", "*": "allow"}, effects_allowed=False)
     assert policy.ruling(info) == Denial(

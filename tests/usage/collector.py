@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 @dataclass
-class Received:
+class ReceivedSpan:
     """A received span."""
 
     name: str
@@ -30,14 +30,14 @@ class Collector:
 
     url: str = ""
     refusing: int = 0
-    spans: list[Received] = field(default_factory=list)
-    asked: threading.Event = field(default_factory=threading.Event)
+    spans: list[ReceivedSpan] = field(default_factory=list)
+    has_request: threading.Event = field(default_factory=threading.Event)
 
-    def named(self, name: str) -> Received:
+    def find_span(self, name: str) -> ReceivedSpan:
         (match,) = [span for span in self.spans if span.name == name]
         return match
 
-    def above(self, span: Received) -> str:
+    def find_parent_name(self, span: ReceivedSpan) -> str:
         """Return the name of a span's parent, or an empty string if the parent was not received."""
         return next((candidate.name for candidate in self.spans if candidate.ident == span.above), "")
 
@@ -50,7 +50,7 @@ def _value(value: Any) -> Any:
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
+def run_collector() -> Iterator[Collector]:
     """Serve a collector on loopback."""
     collector = Collector()
 
@@ -66,7 +66,7 @@ def collecting() -> Iterator[Collector]:
                     for scope in resource.scope_spans:
                         for span in scope.spans:
                             collector.spans.append(
-                                Received(
+                                ReceivedSpan(
                                     span.name,
                                     span.trace_id.hex(),
                                     span.span_id.hex(),
@@ -79,7 +79,7 @@ def collecting() -> Iterator[Collector]:
             self.send_response(collector.refusing or 200)
             self.send_header("content-length", "0")
             self.end_headers()
-            collector.asked.set()
+            collector.has_request.set()
 
         def log_message(self, *args: object) -> None:
             pass

@@ -31,17 +31,17 @@ PRICES = (
 COST = Decimal("0.000272")
 
 
-def answer(text: str = "Hello.") -> Step:
+def make_step(text: str = "Hello.") -> Step:
     return Step((Say(text),), usage=SPENT)
 
 
 async def set_budget(rig: Rig, scope: str, subject: str, unit: str = "tokens", **bounds: str) -> Json:
     body = {"scope": scope, "subject": subject, "unit": unit, "period": bounds.pop("period", "day"), **bounds}
-    made: Json = await rig.ok("PUT", "/api/budgets", body)
-    return made
+    budget: Json = await rig.ok("PUT", "/api/budgets", body)
+    return budget
 
 
-def with_prices(folder: Path) -> Path:
+def write_price_file(folder: Path) -> Path:
     path = folder / "prices.json"
     path.write_text(PRICES)
     return path
@@ -49,39 +49,39 @@ def with_prices(folder: Path) -> Path:
 
 @pytest.mark.parametrize("scope", ["domain", "user", "key"])
 async def test_an_exhausted_budget_refuses_messages_until_it_renews(tmp_path: Path, scope: str) -> None:
-    async with Rig(tmp_path, answer(), requests_per_second=10_000) as rig:
+    async with Rig(tmp_path, make_step(), requests_per_second=10_000) as rig:
         domain = await rig.domain()
         key = await make_key(rig, "mia", "member", domain)
-        ident = next(each["id"] for each in (await rig.ok("GET", "/api/keys"))["items"])
+        ident = next(key["id"] for key in (await rig.ok("GET", "/api/keys"))["items"])
         await set_budget(rig, scope, {"domain": domain, "user": "mia", "key": ident}[scope], hard="100")
         rig.http.headers.update(bearer(key))
         conversation = await rig.conversation(domain)
         assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
         path = f"/api/conversations/{conversation}/messages"
-        refused = await rig.http.post(path, json={"content": "Again"})
-        error = refused.json()["error"]
-        assert (refused.status_code, error["code"]) == (429, "BUDGET_EXCEEDED")
+        refusal = await rig.http.post(path, json={"content": "Again"})
+        error = refusal.json()["error"]
+        assert (refusal.status_code, error["code"]) == (429, "BUDGET_EXCEEDED")
         assert error["details"]["scope"] == scope
         _, renews = bounds_of(Period.DAY, datetime.now(UTC).date())
         assert error["details"]["renewsAt"] == renews
         assert renews in error["message"]
-        assert 1 <= int(refused.headers["retry-after"]) <= 86_400
+        assert 1 <= int(refusal.headers["retry-after"]) <= 86_400
         assert (await rig.ok("GET", path))["items"][-1]["role"] == "assistant", "nothing was kept of it"
 
 
 async def test_a_budget_in_money_counts_what_calls_cost(tmp_path: Path) -> None:
-    async with Rig(tmp_path, answer(), answer(), prices=with_prices(tmp_path)) as rig:
+    async with Rig(tmp_path, make_step(), make_step(), prices=write_price_file(tmp_path)) as rig:
         domain = await rig.domain()
-        made = await set_budget(rig, "domain", domain, "money", hard=str(COST * 2), soft=str(COST), period="month")
-        assert (made["currency"], made["spent"], made["hard"]) == ("USD", "0", str(COST * 2))
+        budget = await set_budget(rig, "domain", domain, "money", hard=str(COST * 2), soft=str(COST), period="month")
+        assert (budget["currency"], budget["spent"], budget["hard"]) == ("USD", "0", str(COST * 2))
         conversation = await rig.conversation(domain)
-        first, second = await rig.say(conversation, "One"), await rig.say(conversation, "Two")
-        assert [each["code"] for each in first if each["type"] == "notice"] == []
-        assert [each["code"] for each in second if each["type"] == "notice"] == ["BUDGET_NEAR"]
+        first_events, second_events = await rig.say(conversation, "One"), await rig.say(conversation, "Two")
+        assert [event["code"] for event in first_events if event["type"] == "notice"] == []
+        assert [event["code"] for event in second_events if event["type"] == "notice"] == ["BUDGET_NEAR"]
         (state,) = (await rig.ok("GET", "/api/budgets"))["items"]
         assert (Decimal(state["spent"]), state["reserved"]) == (COST * 2, "0")
-        code = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Three"})
-        assert code[:2] == (429, "BUDGET_EXCEEDED")
+        refusal = await rig.refused("POST", f"/api/conversations/{conversation}/messages", {"content": "Three"})
+        assert refusal[:2] == (429, "BUDGET_EXCEEDED")
 
 
 async def test_a_model_without_a_price_is_not_called_under_a_money_budget(tmp_path: Path) -> None:
@@ -97,51 +97,56 @@ async def test_a_model_without_a_price_is_not_called_under_a_money_budget(tmp_pa
 
 async def test_a_turn_refused_in_its_middle_ends_with_a_message_and_the_conversation_continues(tmp_path: Path) -> None:
     step = Step((Say("I look."), *use("promptx_recall", query="leave").blocks), usage=SPENT)
-    async with Rig(tmp_path, step, answer("Done.")) as rig:
+    async with Rig(tmp_path, step, make_step("Done.")) as rig:
         domain = await rig.domain()
-        made = await set_budget(rig, "domain", domain, hard="100")
+        budget = await set_budget(rig, "domain", domain, hard="100")
         conversation = await rig.conversation(domain)
         events = await rig.say(conversation, "Hi")
         assert "tool_result" in types_of(events), "the step that ran was finished"
         assert (events[-1]["type"], events[-1]["code"]) == ("error", "BUDGET_EXCEEDED")
         assert "renews at" in events[-1]["message"]
-        shown = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
-        assert shown[-1]["content"] == "I look."
-        assert shown[-1]["metadata"]["error"]["code"] == "BUDGET_EXCEEDED"
-        await rig.ok("DELETE", f"/api/budgets/{made['id']}")
+        messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        assert messages[-1]["content"] == "I look."
+        assert messages[-1]["metadata"]["error"]["code"] == "BUDGET_EXCEEDED"
+        await rig.ok("DELETE", f"/api/budgets/{budget['id']}")
         assert types_of(await rig.say(conversation, "Go on"))[-1] == "done"
-        sent = rig.model.requests[-1].messages
-        answered = {
-            block["tool_use_id"] for each in sent for block in each["content"] if block["type"] == "tool_result"
+        sent_messages = rig.model.requests[-1].messages
+        answered_calls = {
+            block["tool_use_id"]
+            for message in sent_messages
+            for block in message["content"]
+            if block["type"] == "tool_result"
         }
-        asked = {block["id"] for each in sent for block in each["content"] if block["type"] == "tool_use"}
-        assert asked == answered != set()
+        calls = {
+            block["id"] for message in sent_messages for block in message["content"] if block["type"] == "tool_use"
+        }
+        assert calls == answered_calls != set()
 
 
 async def test_fifty_parallel_turns_exceed_a_budget_at_most_by_the_last_call(tmp_path: Path) -> None:
-    ran: list[ModelRequest] = []
+    requests: list[ModelRequest] = []
 
     def reply(request: ModelRequest) -> Step:
-        ran.append(request)
-        return answer()
+        requests.append(request)
+        return make_step()
 
     async with Rig(tmp_path, *[reply] * 10, quota_conversations=100) as rig:
         domain = await rig.domain()
         await set_budget(rig, "domain", domain, hard="1000")
-        ends: list[str] = []
+        outcomes: list[str] = []
 
-        async def ask(number: int) -> None:
+        async def send_message(number: int) -> None:
             conversation = await rig.conversation(domain)
-            answered = await rig.http.post(f"/api/conversations/{conversation}/messages", json={"content": str(number)})
-            ends.append("done" if "event: done" in answered.text else answered.text)
+            response = await rig.http.post(f"/api/conversations/{conversation}/messages", json={"content": str(number)})
+            outcomes.append("done" if "event: done" in response.text else response.text)
 
         with anyio.fail_after(200):
             async with anyio.create_task_group() as tasks:
                 for number in range(50):
-                    tasks.start_soon(ask, number)
-        assert all("BUDGET_EXCEEDED" in end for end in ends if end != "done")
-        assert ends.count("done") == len(ran) <= 10, "each costs a hundred of a thousand"
-        while len(ran) < 10:  # on a slow machine some did not wait that long for the reservations of others
+                    tasks.start_soon(send_message, number)
+        assert all("BUDGET_EXCEEDED" in outcome for outcome in outcomes if outcome != "done")
+        assert outcomes.count("done") == len(requests) <= 10, "each costs a hundred of a thousand"
+        while len(requests) < 10:  # on a slow machine some did not wait that long for the reservations of others
             assert types_of(await rig.say(await rig.conversation(domain), "Now?"))[-1] == "done"
         path = f"/api/conversations/{await rig.conversation(domain)}/messages"
         assert (await rig.refused("POST", path, {"content": "One more?"}))[:2] == (429, "BUDGET_EXCEEDED")
@@ -152,7 +157,7 @@ async def test_fifty_parallel_turns_exceed_a_budget_at_most_by_the_last_call(tmp
 async def test_a_turn_does_not_wait_for_its_own_reservation(tmp_path: Path) -> None:
     dropped = ModelError("dropped", retryable=True, started=True, retry_after=0.0)
     busy = ModelError("busy", http_status=529, retryable=True, retry_after=0.0)
-    steps = (Broken(answer("Half of it, and more."), 3, dropped), busy, answer())
+    steps = (Broken(make_step("Half of it, and more."), 3, dropped), busy, make_step())
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain()
         await set_budget(rig, "domain", domain, hard="200")
@@ -167,7 +172,7 @@ async def test_a_turn_does_not_wait_for_its_own_reservation(tmp_path: Path) -> N
 
 
 async def test_no_title_is_requested_beyond_a_budget(tmp_path: Path) -> None:
-    async with Rig(tmp_path, answer(), titles="model") as rig:
+    async with Rig(tmp_path, make_step(), titles="model") as rig:
         domain = await rig.domain()
         await set_budget(rig, "domain", domain, hard="100")
         conversation = await rig.conversation(domain)
@@ -178,7 +183,7 @@ async def test_no_title_is_requested_beyond_a_budget(tmp_path: Path) -> None:
 
 
 async def test_no_summary_is_requested_beyond_a_budget(tmp_path: Path) -> None:
-    async with Rig(tmp_path, *[answer()] * 10) as rig:
+    async with Rig(tmp_path, *[make_step()] * 10) as rig:
         conversation = await rig.conversation()
         for _ in range(10):
             await rig.say(conversation, "Hi")
@@ -189,18 +194,18 @@ async def test_no_summary_is_requested_beyond_a_budget(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", ["tokens", "money"])
 async def test_memories_are_proposed_when_the_budget_renews(tmp_path: Path, unit: str) -> None:
-    said = say('{"memories": []}')
+    proposal = say('{"memories": []}')
     prices = tmp_path / "prices.json"
     prices.write_text(PRICES.replace("claude-sonnet*", "other"))
-    async with Rig(tmp_path, answer(), said, prices=prices) as rig:
+    async with Rig(tmp_path, make_step(), proposal, prices=prices) as rig:
         domain = await rig.domain(memory={"extract": "after-turn"})
         await rig.say(await rig.conversation(domain), "I live in Lyon.")
-        made = await set_budget(rig, "domain", domain, unit, hard="100")  # spent, or without a price
+        budget = await set_budget(rig, "domain", domain, unit, hard="100")  # spent, or without a price
         extraction = rig.application.business.extraction
         for _ in range(4):
             await extraction.run(0)
         assert len(rig.model.requests) == 1
-        await rig.ok("DELETE", f"/api/budgets/{made['id']}")
+        await rig.ok("DELETE", f"/api/budgets/{budget['id']}")
         await rig.application.database.write(_wake)
         await extraction.run(0)
         assert len(rig.model.requests) == 2, "it was not given up"
@@ -223,33 +228,39 @@ async def test_a_delegate_is_refused_and_its_parent_too(tmp_path: Path) -> None:
 
 
 async def test_budgets_are_visible_by_rights_and_changes_are_audited(tmp_path: Path) -> None:
-    async with Rig(tmp_path, answer(), requests_per_second=10_000) as rig:
-        one, two = await rig.domain(), await rig.domain()
-        mia, ann = await make_key(rig, "mia", "member", one), await make_key(rig, "ann", "admin", one)
+    async with Rig(tmp_path, make_step(), requests_per_second=10_000) as rig:
+        first_domain, second_domain = await rig.domain(), await rig.domain()
+        key_of_mia, key_of_ann = (
+            await make_key(rig, "mia", "member", first_domain),
+            await make_key(rig, "ann", "admin", first_domain),
+        )
         as_operator(rig)
-        await set_budget(rig, "domain", one, hard="1000")
-        await set_budget(rig, "domain", two, hard="1000")
+        await set_budget(rig, "domain", first_domain, hard="1000")
+        await set_budget(rig, "domain", second_domain, hard="1000")
         await set_budget(rig, "user", "*", hard="500")
-        own = await set_budget(rig, "user", "mia", soft="300")
-        rig.http.headers.update(bearer(mia))
-        assert types_of(await rig.say(await rig.conversation(one), "Hi"))[-1] == "done"
-        (shown,) = (await rig.ok("GET", "/api/budgets"))["items"]
-        assert (shown["subject"], shown["soft"], shown["spent"]) == ("mia", "300", "100"), "a named one goes first"
-        assert (await rig.refused("DELETE", f"/api/budgets/{own['id']}"))[0] == 403
-        rig.http.headers.update(bearer(ann))
-        seen = {
-            (each["scope"], each["subject"], each["each"]) for each in (await rig.ok("GET", "/api/budgets"))["items"]
+        budget_of_mia = await set_budget(rig, "user", "mia", soft="300")
+        rig.http.headers.update(bearer(key_of_mia))
+        assert types_of(await rig.say(await rig.conversation(first_domain), "Hi"))[-1] == "done"
+        (budget_shown,) = (await rig.ok("GET", "/api/budgets"))["items"]
+        assert (budget_shown["subject"], budget_shown["soft"], budget_shown["spent"]) == ("mia", "300", "100"), (
+            "a named one goes first"
+        )
+        assert (await rig.refused("DELETE", f"/api/budgets/{budget_of_mia['id']}"))[0] == 403
+        rig.http.headers.update(bearer(key_of_ann))
+        budgets_seen = {
+            (budget["scope"], budget["subject"], budget["each"])
+            for budget in (await rig.ok("GET", "/api/budgets"))["items"]
         }
-        assert seen == {("domain", one, False), ("user", "ann", True)}
+        assert budgets_seen == {("domain", first_domain, False), ("user", "ann", True)}
         as_operator(rig)
         assert len((await rig.ok("GET", "/api/budgets"))["items"]) == 4
-        await rig.ok("DELETE", f"/api/domains/{two}")
+        await rig.ok("DELETE", f"/api/domains/{second_domain}")
         assert len((await rig.ok("GET", "/api/budgets"))["items"]) == 3
-        await rig.ok("DELETE", f"/api/budgets/{own['id']}")
-        assert (await rig.refused("DELETE", f"/api/budgets/{own['id']}"))[:2] == (404, "BUDGET_NOT_FOUND")
-        acts = [(each["action"], each["target"]) for each in (await rig.ok("GET", "/api/audit"))["items"]]
-        assert acts[0] == ("budget.remove", "user/mia")
-        assert acts.count(("budget.set", f"domain/{one}")) == 1
+        await rig.ok("DELETE", f"/api/budgets/{budget_of_mia['id']}")
+        assert (await rig.refused("DELETE", f"/api/budgets/{budget_of_mia['id']}"))[:2] == (404, "BUDGET_NOT_FOUND")
+        audited_acts = [(entry["action"], entry["target"]) for entry in (await rig.ok("GET", "/api/audit"))["items"]]
+        assert audited_acts[0] == ("budget.remove", "user/mia")
+        assert audited_acts.count(("budget.set", f"domain/{first_domain}")) == 1
 
 
 @pytest.mark.parametrize(
@@ -274,7 +285,9 @@ async def test_an_invalid_request_names_its_field(tmp_path: Path, change: Json, 
 
 
 async def test_usage_has_money_where_models_have_prices_and_a_table_without_formulas(tmp_path: Path) -> None:
-    async with Rig(tmp_path, answer(), answer(), prices=with_prices(tmp_path), requests_per_second=10_000) as rig:
+    async with Rig(
+        tmp_path, make_step(), make_step(), prices=write_price_file(tmp_path), requests_per_second=10_000
+    ) as rig:
         domain = await rig.domain()
         for name in ("mia", "+mia"):
             if name == "mia":
@@ -296,23 +309,23 @@ async def test_usage_has_money_where_models_have_prices_and_a_table_without_form
         await rig.application.database.write(lambda conn: put(conn, [row]))
         (total,) = (await rig.ok("GET", "/api/usage"))["items"]
         assert (total["cost"], total["currency"], total["unpricedCalls"]) == (str(COST * 2), "USD", 1)
-        answered = await rig.http.get("/api/usage?groupBy=user,model&format=csv")
-        assert answered.headers["content-type"].startswith("text/csv")
-        rows = list(csv.DictReader(io.StringIO(answered.text)))
+        response = await rig.http.get("/api/usage?groupBy=user,model&format=csv")
+        assert response.headers["content-type"].startswith("text/csv")
+        rows = list(csv.DictReader(io.StringIO(response.text)))
         assert {row["userId"] for row in rows} == {"mia", "local", "'=cmd|'/c calc'!A0"}
         assert sum(Decimal(row["cost"]) for row in rows) == COST * 2
 
 
 def test_the_command_line_shows_usage_and_sets_budgets(tmp_path: Path) -> None:
     with serving(tmp_path):
-        made = run(tmp_path, "budgets", "set", "domain", "*", "tokens", "day", "--hard", "1000", "--soft", "800")
-        assert made.returncode == 0, made.stderr
-        ident = made.stdout.split("\t")[0]
+        result = run(tmp_path, "budgets", "set", "domain", "*", "tokens", "day", "--hard", "1000", "--soft", "800")
+        assert result.returncode == 0, result.stderr
+        ident = result.stdout.split("\t")[0]
         assert "domain *\ttokens\tday\t-\t-\t800\t1000" in run(tmp_path, "budgets", "list").stdout
         assert run(tmp_path, "budgets", "remove", ident).returncode == 0
         assert run(tmp_path, "budgets", "list").stdout == ""
-        head = run(tmp_path, "usage", "--by", "user,day", "--csv").stdout.splitlines()[0]
-        assert head == "userId,day,calls,input,cacheRead,cacheWrite,output,cost,currency,unpricedCalls"
+        header = run(tmp_path, "usage", "--by", "user,day", "--csv").stdout.splitlines()[0]
+        assert header == "userId,day,calls,input,cacheRead,cacheWrite,output,cost,currency,unpricedCalls"
         assert run(tmp_path, "usage").returncode == 0
 
 

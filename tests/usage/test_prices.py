@@ -24,14 +24,14 @@ GOOD = """{
 """
 
 
-def read(folder: Path, text: str) -> Prices:
+def parse_prices(folder: Path, text: str) -> Prices:
     path = folder / "prices.json"
     path.write_text(text, encoding="utf-8")
     return read_prices(path)
 
 
 def test_money_is_exact_and_every_kind_of_token_has_its_price(tmp_path: Path) -> None:
-    price = read(tmp_path, GOOD).find("claude-sonnet-5-5", "2026-11-23")
+    price = parse_prices(tmp_path, GOOD).find("claude-sonnet-5-5", "2026-11-23")
     assert price is not None
     assert price.cost(Usage(1, 10, 100, 1)) == Decimal("0.000396")
     assert price.cost(Usage(10**12, 1, 0, 0)) == Decimal("3000000.0000003")
@@ -39,7 +39,7 @@ def test_money_is_exact_and_every_kind_of_token_has_its_price(tmp_path: Path) ->
 
 
 def test_a_model_is_found_by_its_name_without_provider_and_date_and_by_patterns(tmp_path: Path) -> None:
-    prices = read(tmp_path, GOOD)
+    prices = parse_prices(tmp_path, GOOD)
 
     def input_of(model: str, day: str = "2026-11-23") -> Decimal | None:
         price = prices.find(model, day)
@@ -86,13 +86,13 @@ PRICED = """{
     ],
 )
 def test_names_precede_patterns_and_long_patterns_precede_short_ones(tmp_path: Path, model: str, price: int) -> None:
-    found = read(tmp_path, PRICED).find(model, "2026-11-23")
-    assert found is not None
-    assert found.input == price
+    model_price = parse_prices(tmp_path, PRICED).find(model, "2026-11-23")
+    assert model_price is not None
+    assert model_price.input == price
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         (GOOD.replace("10}", "-10}"), "prices.json: models.gpt-5*.1.output: "),
         (GOOD.replace('"EUR"', '"euro"'), "prices.json: currency: "),
@@ -107,20 +107,20 @@ def test_names_precede_patterns_and_long_patterns_precede_short_ones(tmp_path: P
         ("[]", "prices.json: "),
     ],
 )
-def test_an_error_names_the_field_or_the_line(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(BadConfiguration) as caught:
-        read(tmp_path, text)
-    assert said in str(caught.value)
-    assert str(caught.value).startswith("AGENTIC_RAG_PRICES: ")
+def test_an_error_names_the_field_or_the_line(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(BadConfiguration) as refusal:
+        parse_prices(tmp_path, text)
+    assert problem in str(refusal.value)
+    assert str(refusal.value).startswith("AGENTIC_RAG_PRICES: ")
 
 
 def test_a_command_checks_the_model_file_and_a_start_refuses_a_wrong_one(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(GOOD)
     bad.write_text(GOOD.replace("15}", "fifteen}"))
-    shown = run(tmp_path, "models", "prices", str(good))
-    assert shown.returncode == 0, shown.stderr
-    assert "gpt-5*\t2027-01-01\t1\t1\t1\t8\tEUR" in shown.stdout.splitlines()
+    result = run(tmp_path, "models", "prices", str(good))
+    assert result.returncode == 0, result.stderr
+    assert "gpt-5*\t2027-01-01\t1\t1\t1\t8\tEUR" in result.stdout.splitlines()
     assert_one_line(run(tmp_path, "models", "prices", str(bad)), 2, "line 4")
     (tmp_path / ".env").write_text(f"AGENTIC_RAG_PRICES={bad}\n")
     assert_one_line(run(tmp_path, "domains", "list"), 2, "AGENTIC_RAG_PRICES", "line 4")

@@ -89,10 +89,14 @@ def answer(method: str, params: dict[str, Any]) -> Any:
     """Return the result of a request, or None for a method that the server does not have."""
     match method:
         case "initialize":
-            shown = "io.modelcontextprotocol/ui" in (params.get("capabilities", {}).get("extensions") or {})
-            about = {"name": "charts", "version": "1", "title": f"apps: {shown}"}
-            able: dict[str, Any] = {"tools": {}, "resources": {}}
-            return {"protocolVersion": params["protocolVersion"], "serverInfo": about, "capabilities": able}
+            shows_apps = "io.modelcontextprotocol/ui" in (params.get("capabilities", {}).get("extensions") or {})
+            server_info = {"name": "charts", "version": "1", "title": f"apps: {shows_apps}"}
+            capabilities: dict[str, Any] = {"tools": {}, "resources": {}}
+            return {
+                "protocolVersion": params["protocolVersion"],
+                "serverInfo": server_info,
+                "capabilities": capabilities,
+            }
         case "tools/list":
             return {"tools": TOOLS}
         case "tools/call":

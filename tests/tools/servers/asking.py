@@ -44,16 +44,16 @@ def ask_now(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def call(ident: int, name: str, arguments: dict[str, Any], params: dict[str, Any]) -> None:
-    received = {"responses": params.get("inputResponses"), "state": params.get("requestState")}
+    inputs = {"responses": params.get("inputResponses"), "state": params.get("requestState")}
     if name == "ask" and ERA == "old":
         finish(ident, [answer.get("result", answer) for answer in map(ask_now, arguments["params"])])
-    elif name == "ask" and received["responses"] is None:
+    elif name == "ask" and inputs["responses"] is None:
         requests = {
-            f"q{n}": {"method": "elicitation/create", "params": question}
-            for n, question in enumerate(arguments["params"])
+            f"q{number}": {"method": "elicitation/create", "params": question}
+            for number, question in enumerate(arguments["params"])
         }
         require(ident, requests, STATE)
-    elif name == "state_only" and received["state"] is None:
+    elif name == "state_only" and inputs["state"] is None:
         require(ident, None, STATE)
     elif name == "sample":
         message = {"role": "user", "content": {"type": "text", "text": "Say all you know."}}
@@ -70,7 +70,7 @@ def call(ident: int, name: str, arguments: dict[str, Any], params: dict[str, Any
         put({"id": 1, "method": "elicitation/create", "params": arguments["params"][0]})
         sys.exit()
     else:
-        finish(ident, received)
+        finish(ident, inputs)
 
 
 def handle(message: dict[str, Any]) -> None:

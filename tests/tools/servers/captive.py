@@ -65,13 +65,13 @@ def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
             return "connected"
         case "pair":
             kind = getattr(socket, path.partition(" ")[0])
-            one, other = socket.socketpair(socket.AF_UNIX, kind)
-            with one, other:
+            first_socket, second_socket = socket.socketpair(socket.AF_UNIX, kind)
+            with first_socket, second_socket:
                 if target := path.partition(" ")[2]:
-                    one.sendto(b"x", target.replace("@", "\0", 1))
+                    first_socket.sendto(b"x", target.replace("@", "\0", 1))
                 else:
-                    one.send(b"x")
-                return other.recv(1).decode()
+                    first_socket.send(b"x")
+                return second_socket.recv(1).decode()
         case "environment":
             return json.dumps({**os.environ, "(uid)": str(os.getuid())})
         case "descriptors":
@@ -108,9 +108,9 @@ def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
         case "hoard":
             return str(len(b"x" * (int(path) << 20)) >> 20)
         case "share":
-            with mmap.mmap(-1, int(path) << 20) as shared:
-                for page in range(0, len(shared), mmap.PAGESIZE):
-                    shared[page] = 1
+            with mmap.mmap(-1, int(path) << 20) as memory:
+                for page in range(0, len(memory), mmap.PAGESIZE):
+                    memory[page] = 1
                 time.sleep(600)
             return path
         case "keep":
@@ -168,15 +168,15 @@ def set_id(way: str) -> str:
 
 def pile_up(folder: str) -> str:
     """Write into a folder until it is full or contains 300 MiB. Return the MiB."""
-    done = 0
+    size = 0
     with open(f"{folder}/pile", "wb", buffering=0) as file:
         try:
             for _ in range(300):
-                done += file.write(b"x" * (1 << 20))
+                size += file.write(b"x" * (1 << 20))
         except OSError:
             pass
     os.remove(f"{folder}/pile")
-    return str(done >> 20)
+    return str(size >> 20)
 
 
 def keep(way: str) -> str:
@@ -223,10 +223,10 @@ def handle(message: dict[str, Any]) -> object:
         }
     if method == "tools/call":
         try:
-            text, failed = attempt(params["name"], params.get("arguments", {}).get("path", "")), False
+            text, is_error = attempt(params["name"], params.get("arguments", {}).get("path", "")), False
         except (OSError, ValueError, MemoryError, subprocess.SubprocessError) as exc:
-            text, failed = f"{type(exc).__name__}: {exc}", True
-        return {"content": [{"type": "text", "text": text}], "isError": failed}
+            text, is_error = f"{type(exc).__name__}: {exc}", True
+        return {"content": [{"type": "text", "text": text}], "isError": is_error}
     return None
 
 

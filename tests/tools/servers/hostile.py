@@ -174,9 +174,9 @@ def handle(message: dict[str, Any]) -> None:
         answer(ident, {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info})
     elif method == "tools/list":
         schema = {"type": "object"}
-        listed = [*TOOLS, TOOLS[0]] if BEHAVIOUR == "twice" else TOOLS
+        names = [*TOOLS, TOOLS[0]] if BEHAVIOUR == "twice" else TOOLS
         tools: list[dict[str, Any]] = [
-            {"name": name, "inputSchema": schema, "annotations": {"readOnlyHint": True}} for name in listed
+            {"name": name, "inputSchema": schema, "annotations": {"readOnlyHint": True}} for name in names
         ]
         if BEHAVIOUR == "says":
             texts = {"description": sys.argv[2], "inputSchema": {**schema, "title": sys.argv[2]}}

@@ -50,8 +50,8 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer requests until the input ends."""
-    if given := os.environ.get("KEEPING_STARTS"):
-        note_start(Path(given))
+    if starts_path := os.environ.get("KEEPING_STARTS"):
+        note_start(Path(starts_path))
     for line in sys.stdin:
         message = json.loads(line)
         if "id" in message:

@@ -60,7 +60,7 @@ def save(task: dict[str, Any]) -> None:
 
 def describe(task: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a task as `tasks/get` reports it."""
-    shown = {
+    state = {
         "taskId": task["id"],
         "status": "working",
         "statusMessage": f"step {task['polls']}",
@@ -71,25 +71,25 @@ def describe(task: dict[str, Any]) -> dict[str, Any]:
     }
     tool, answers = task["tool"], task["answers"]
     if task["cancelled"]:
-        return {**shown, "status": "cancelled", "statusMessage": "as you wish"}
+        return {**state, "status": "cancelled", "statusMessage": "as you wish"}
     if tool == "break":
-        return {**shown, "status": "failed", "error": {"code": -32603, "message": "the belt broke"}}
+        return {**state, "status": "failed", "error": {"code": -32603, "message": "the belt broke"}}
     if tool == "form" and len(answers) < 2:
         field = ["name", "colour"][len(answers)]
         form = {"mode": "form", "message": f"Which {field}?", "requestedSchema": NAME}
         return {
-            **shown,
+            **state,
             "status": "input_required",
             "inputRequests": {field: {"method": "elicitation/create", "params": form}},
         }
-    others = task["pid"] != os.getpid()
+    is_other_process = task["pid"] != os.getpid()
     if (
         tool == "form"
-        or (tool in ("outlast", "lose") and others)
+        or (tool in ("outlast", "lose") and is_other_process)
         or (tool == "build" and task["polls"] >= task["most"])
     ):
-        return {**shown, "status": "completed", "result": text({"built by": lines("calls"), "answers": answers})}
-    return shown
+        return {**state, "status": "completed", "result": text({"built by": lines("calls"), "answers": answers})}
+    return state
 
 
 def call(ident: object, params: dict[str, Any]) -> None:
@@ -112,8 +112,8 @@ def call(ident: object, params: dict[str, Any]) -> None:
         "cancelled": False,
     }
     save(task)
-    shown = describe({**task, "tool": "never"})
-    put({"id": ident, "result": {**shown, "resultType": "task", **({"taskId": ""} if name == "nameless" else {})}})
+    state = describe({**task, "tool": "never"})
+    put({"id": ident, "result": {**state, "resultType": "task", **({"taskId": ""} if name == "nameless" else {})}})
 
 
 def of_task(ident: object, method: str, params: dict[str, Any]) -> None:
@@ -137,17 +137,17 @@ def of_task(ident: object, method: str, params: dict[str, Any]) -> None:
 
 def handle(message: dict[str, Any]) -> None:
     ident, method, params = message.get("id"), message.get("method"), message.get("params") or {}
-    always = {"ttlMs": 0, "cacheScope": "private"}
+    cache_fields = {"ttlMs": 0, "cacheScope": "private"}
     if method == "server/discover":
         info = {"name": "tasks", "version": "1"}
-        offered: dict[str, Any] = {"tools": {}, "extensions": {EXTENSION: {}}}
-        complete(ident, supportedVersions=["2026-07-28"], capabilities=offered, serverInfo=info, **always)
+        capabilities: dict[str, Any] = {"tools": {}, "extensions": {EXTENSION: {}}}
+        complete(ident, supportedVersions=["2026-07-28"], capabilities=capabilities, serverInfo=info, **cache_fields)
     elif method == "tools/list":
         hint = {"readOnlyHint": True}  # a single user's server runs them unasked
         if len(sys.argv) > 1 and sys.argv[1] == "effects":
             hint = {"readOnlyHint": False}
         tools = [{"name": name, "inputSchema": {"type": "object"}, "annotations": hint} for name in CALLS]
-        complete(ident, tools=tools, **always)
+        complete(ident, tools=tools, **cache_fields)
     elif method == "tools/call":
         call(ident, params)
     elif method in ("tasks/get", "tasks/update", "tasks/cancel"):
