@@ -67,8 +67,8 @@ async def crew(
         status = ToolStatus.ERROR if result.is_error else ToolStatus.OK
         return CallOutcome(status, to_blocks(result.content), result.structured_content)
 
-    own = {"search_documents": info("search_documents", origin="builtin", read_only=True)}
-    offered_tools = {name: (own.get(name) or info(name), function) for name, function in functions.items()}
+    builtin_tools = {"search_documents": info("search_documents", origin="builtin", read_only=True)}
+    offered_tools = {name: (builtin_tools.get(name) or info(name), function) for name, function in functions.items()}
 
     class Delegating(Services):
         async def open_toolset(self, definition: Definition) -> MemoryToolset:
@@ -78,9 +78,9 @@ async def crew(
     delegations = Delegations()
     async with (
         script.model() as model,
-        bench(folder, model, services=Delegating(wrap(model), MemoryToolset({})), delegations=delegations) as opened,
+        bench(folder, model, services=Delegating(wrap(model), MemoryToolset({})), delegations=delegations) as b,
     ):
-        yield opened
+        yield b
 
 
 async def children_of(b: Bench, turn_id: str) -> list[SessionRecord]:

@@ -126,11 +126,11 @@ _current: ContextVar[Service | None] = ContextVar("service", default=None)
 @contextmanager
 def on(service: Service) -> Iterator[None]:
     """Run the scripts of benches that are opened inside on a service."""
-    before = _current.set(service)
+    token = _current.set(service)
     try:
         yield
     finally:
-        _current.reset(before)
+        _current.reset(token)
 
 
 @asynccontextmanager

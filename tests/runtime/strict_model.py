@@ -77,16 +77,16 @@ class StrictModel(Model):
         )
         completed = events[-1]
         assert isinstance(completed, MessageCompleted)
-        counted = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
-        usage = counted.usage + Usage(input=_picture_tokens(body))
+        cached = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
+        usage = cached.usage + Usage(input=_picture_tokens(body))
         self.counted.append(usage)
 
-        async def told() -> AsyncIterator[ModelEvent]:
+        async def replay_events() -> AsyncIterator[ModelEvent]:
             for event in events[:-1]:
                 yield event
             yield MessageCompleted(completed.stop_reason, usage, completed.category)
 
-        yield told()
+        yield replay_events()
 
     async def aclose(self) -> None:
         """Do nothing."""

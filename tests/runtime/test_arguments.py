@@ -81,15 +81,15 @@ def test_a_schema_of_any_form_is_read(schema: dict[str, Any]) -> None:
 
 
 def test_a_null_for_an_optional_argument_of_a_foreign_tool_is_left_out() -> None:
-    given = {"query": "abc", "mode": "far", "top_k": None}
-    assert fit_arguments(SCHEMA, given, user=True) == ({"query": "abc", "mode": "far"}, None)
+    arguments = {"query": "abc", "mode": "far", "top_k": None}
+    assert fit_arguments(SCHEMA, arguments, user=True) == ({"query": "abc", "mode": "far"}, None)
     nullable = {"type": "object", "properties": {"top_k": {"type": ["integer", "null"]}}}
     assert fit_arguments(nullable, {"top_k": None}, user=True) == ({"top_k": None}, None)
-    for wrong in ({**given, "query": None}, {**given, "mode": "up"}):
-        kept, problem = fit_arguments(SCHEMA, wrong, user=True)
-        assert kept == wrong
-        assert problem == find_problem(SCHEMA, wrong, user=True)
-    assert fit_arguments({**SCHEMA, "required": 7}, given, user=True)[0] == given
+    for bad_arguments in ({**arguments, "query": None}, {**arguments, "mode": "up"}):
+        fitted, problem = fit_arguments(SCHEMA, bad_arguments, user=True)
+        assert fitted == bad_arguments
+        assert problem == find_problem(SCHEMA, bad_arguments, user=True)
+    assert fit_arguments({**SCHEMA, "required": 7}, arguments, user=True)[0] == arguments
 
 
 TREE: dict[str, Any] = {
@@ -117,9 +117,9 @@ TREE: dict[str, Any] = {
     ],
 )
 def test_references_and_terms_of_older_drafts_are_checked_too(arguments: dict[str, Any], problem: str | None) -> None:
-    found = find_problem(TREE, arguments, user=True)
-    assert (found or "").startswith(problem or ""), found
-    assert (found is None) == (problem is None)
+    reported = find_problem(TREE, arguments, user=True)
+    assert (reported or "").startswith(problem or ""), reported
+    assert (reported is None) == (problem is None)
 
 
 @pytest.mark.parametrize(

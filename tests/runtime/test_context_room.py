@@ -56,15 +56,15 @@ class Plan:
 
     async def run(self, folder: Path, context_tokens: int) -> None:
         limits = Limits(max_steps=40, context_tokens=context_tokens)
-        given = definition(model=NAME, limits=limits)
+        settings = definition(model=NAME, limits=limits)
         self.model = StrictModel(self.answer)
         async with bench(folder, self.model, services=Services(self.model, toolset(dump=self.dump))) as self.bench:
             for number, steps in enumerate(self.turns):
                 self.left = list(steps)
-                events = await self.bench.say(f"Question {number}?", definition=given)
+                events = await self.bench.say(f"Question {number}?", definition=settings)
                 assert kinds(events)[-1] in ("done", "interrupted"), events[-1]
             self.left = []
-            assert kinds(await self.bench.say("The end?", definition=given))[-1] == "done"
+            assert kinds(await self.bench.say("The end?", definition=settings))[-1] == "done"
 
 
 sizes = st.sampled_from([10, 600, 3_000, 9_000, 15_000]) | st.integers(10, 15_000)
@@ -82,17 +82,17 @@ async def test_each_result_is_complete_in_the_next_request(
         await run.run(Path(folder), context_tokens)
     assert run.model is not None
     assert run.model.refused == [], "a thought did not fit, or a prompt was too long"
-    for ident, (text, before) in run.made.items():
-        first = next(body for body in run.model.requests[before:] if not asks(body))
-        shown = results_of(first)[ident]
-        assert shown == text or shown.startswith("interrupted"), "withheld from the model"
+    for call_id, (text, request_count) in run.made.items():
+        next_body = next(body for body in run.model.requests[request_count:] if not asks(body))
+        result_text = results_of(next_body)[call_id]
+        assert result_text == text or result_text.startswith("interrupted"), "withheld from the model"
 
 
 def asks(body: Json) -> bool:
     return "Summarise the conversation" in str(body["messages"][-1]) + str(body.get("system"))
 
 
-def marked(body: Json) -> list[bool]:
+def omitted_results(body: Json) -> list[bool]:
     return [text.startswith("[result of ") for text in results_of(body).values()]
 
 
@@ -102,9 +102,9 @@ async def test_old_results_are_omitted_first_in_groups_and_the_newest_steps_stay
     assert run.model is not None
     rewrites = 0
     for earlier, later in zip(run.model.requests, run.model.requests[1:], strict=False):
-        left_out = marked(later)
-        assert left_out == sorted(left_out, reverse=True)
-        assert not any(left_out[-3:]), "the newest steps stay while older ones can go"
-        rewrites += left_out[: len(marked(earlier))] != marked(earlier)
+        omitted = omitted_results(later)
+        assert omitted == sorted(omitted, reverse=True)
+        assert not any(omitted[-3:]), "the newest steps stay while older ones can go"
+        rewrites += omitted[: len(omitted_results(earlier))] != omitted_results(earlier)
     assert 2 <= rewrites <= 4
     assert run.model.read / run.model.sent > 0.7, "the cache is of no use"

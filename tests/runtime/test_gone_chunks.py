@@ -8,7 +8,7 @@ import pytest
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from tests.databases import POSTGRESQL
-from tests.runtime.test_append_only import World, ask, brain, delete_document, opened, system_texts, tools_of
+from tests.runtime.test_append_only import World, ask, brain, delete_document, open_world, system_texts, tools_of
 
 
 @dataclass
@@ -28,23 +28,23 @@ class Library(World):
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_removed_passages_are_queried_again_after_a_documents_change(tmp_path: Path, known: bool) -> None:
-    once = known and not POSTGRESQL  # where another server may delete a document, all are looked up
+    is_queried_once = known and not POSTGRESQL  # where another server may delete a document, all are looked up
     async with FakeMessagesAPI(then=brain) as api:
         model = AnthropicModel(api.key, api.url)
         library = Library(model, tools_of())
         if not known:
             library.mark = None
-        async with opened(tmp_path, api, library) as (b, world):
+        async with open_world(tmp_path, api, library) as (b, world):
             for _ in range(3):
                 await ask(b, world, "How many days?")
             assert set.union(*library.asked) == {"doc_1-c0"}
-            assert (len(library.asked) == 1) is once
+            assert (len(library.asked) == 1) is is_queried_once
             library.asked.clear()
             delete_document(world)
             library.mark = object() if known else None
             await ask(b, world, "Sure?")
             assert library.asked[0] == {"doc_1-c0"}
-            assert (len(library.asked) == 1) is once
+            assert (len(library.asked) == 1) is is_queried_once
         await model.aclose()
     assert "doc_1.md was deleted" in system_texts(api.requests[-1])
     assert api.refused == []

@@ -22,7 +22,7 @@ from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.scripted import ScriptedModel
 from tests.runtime.harness import SESSION, bench
-from tests.runtime.test_append_only import ask, brain, opened
+from tests.runtime.test_append_only import ask, brain, open_world
 
 MANY = 300
 SIGNED = ("signature", "data")
@@ -114,7 +114,7 @@ async def test_a_conversation_that_is_let_go_at_random_says_what_one_in_memory_s
     for letting_go in (False, True):
         folder = tmp_path / str(letting_go)
         folder.mkdir()
-        async with FakeMessagesAPI(then=brain) as api, opened(folder, api) as (b, world):
+        async with FakeMessagesAPI(then=brain) as api, open_world(folder, api) as (b, world):
             for number, goes in enumerate(evicted):
                 await ask(b, world, f"Question {number}?")
                 live = await b.runtime.session(SESSION)
