@@ -26,7 +26,7 @@ SCHEMA = {"type": "object", "properties": {"role": {"type": "string"}, "task": {
 DELEGATE = ToolInfo("delegate", "delegate", "delegate", "system", "Hand over a task.", SCHEMA)
 
 
-def leading(**changes: Any) -> Definition:
+def define_leader(**changes: Any) -> Definition:
     """Return a definition with three roles to delegate to."""
     values: dict[str, Any] = {
         "system": (SystemServer("delegate", "system"),),
@@ -50,13 +50,13 @@ class Crew:
         return ScriptedModel(*steps)
 
 
-def handed(*tasks: tuple[str, str]) -> Step:
+def delegate_to(*tasks: tuple[str, str]) -> Step:
     """Return a step that delegates each (role, task)."""
     return Step(tuple(Use("delegate", {"role": role, "task": task}) for role, task in tasks))
 
 
 @asynccontextmanager
-async def crew(
+async def open_crew(
     folder: Path, script: Crew, wrap: Callable[[Model], Model] = lambda model: model, **functions: Any
 ) -> AsyncIterator[Bench]:
     """Open a bench in which ``delegate`` runs children. ``wrap`` wraps the model; ``functions`` are further tools."""
@@ -87,7 +87,7 @@ async def children_of(b: Bench, turn_id: str) -> list[SessionRecord]:
     return await b.database.read(lambda conn: sessions.list_delegated(conn, TurnId(turn_id)))
 
 
-async def followed(b: Bench, turn_id: str) -> list[AgentEvent]:
+async def read_events(b: Bench, turn_id: str) -> list[AgentEvent]:
     with anyio.fail_after(240):
         return [event async for event in b.runtime.follow(TurnId(turn_id))]
 

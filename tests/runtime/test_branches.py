@@ -148,7 +148,7 @@ async def test_after_a_kill_between_a_fork_and_its_answer_the_right_branch_conti
         assert question_id(first_events) != question_id(second_events)
 
 
-def thinking(request: dict[str, Any]) -> Step:
+def think_and_answer(request: dict[str, Any]) -> Step:
     """Answer with `brain`, and summarise on request."""
     if "Summarise the conversation" not in str(request["messages"][-1]):
         return brain(request)
@@ -195,7 +195,7 @@ async def test_branches_around_a_moved_window_fit_together(tmp_path: Path) -> No
 
 
 async def test_branches_around_a_compaction_keep_their_sent_prefix(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=thinking) as api, open_world(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(then=think_and_answer) as api, open_world(tmp_path, api) as (b, world):
         turns = [await b.say(f"Question {number}?", definition=world.settings) for number in range(11)]
         compaction = await b.compact(world.settings)
         later_events = await b.say("After it?", definition=world.settings)

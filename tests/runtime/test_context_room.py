@@ -37,7 +37,7 @@ class Plan:
     bench: Bench | None = None
 
     def answer(self, body: Json) -> Step:
-        if asks(body):
+        if asks_for_summary(body):
             return Step((Think("all"), Say('{"facts": ["Much was read."]}' if self.summarizes else "No.")))
         if not self.left or body.get("tool_choice") == {"type": "none"}:
             return Step((Think("enough"), Say("Answered.")))
@@ -83,12 +83,12 @@ async def test_each_result_is_complete_in_the_next_request(
     assert run.model is not None
     assert run.model.refused == [], "a thought did not fit, or a prompt was too long"
     for call_id, (text, request_count) in run.made.items():
-        next_body = next(body for body in run.model.requests[request_count:] if not asks(body))
+        next_body = next(body for body in run.model.requests[request_count:] if not asks_for_summary(body))
         result_text = results_of(next_body)[call_id]
         assert result_text == text or result_text.startswith("interrupted"), "withheld from the model"
 
 
-def asks(body: Json) -> bool:
+def asks_for_summary(body: Json) -> bool:
     return "Summarise the conversation" in str(body["messages"][-1]) + str(body.get("system"))
 
 

@@ -62,9 +62,9 @@ async def test_a_tool_of_a_starting_server_is_called_once_the_server_has_listed_
 async def test_a_tool_of_a_server_without_a_list_gets_the_servers_state_instead_of_an_unknown_tool(
     tmp_path: Path, starts: bool, opened: int, words: str
 ) -> None:
-    down = MemoryToolset({}, missing={"files": starts, "fil": starts})
+    missing_tools = MemoryToolset({}, missing={"files": starts, "fil": starts})
     async with ScriptedModel(use(READ, query="x"), say("Sorry.")) as model:
-        services = starting(model, down)
+        services = starting(model, missing_tools)
         async with bench(tmp_path, model, services=services) as b:
             await b.say("How many?")
         assert words in result_in(model.requests[-1])

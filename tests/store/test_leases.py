@@ -20,7 +20,7 @@ from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, text_of, toolset
-from tests.runtime.test_waits import ASKING, answer, echo, open_waits, put_down
+from tests.runtime.test_waits import ASKING, answer, echo, open_waits, wait_for_suspension
 
 from .conftest import empty, needs_postgresql
 
@@ -230,7 +230,7 @@ async def test_a_waiting_turn_that_ended_on_another_server_is_released(tmp_path:
     ):
         accepted = await a.send("Write it.", definition(**ASKING))
         (wait,) = await open_waits(a)
-        await put_down(a, accepted)
+        await wait_for_suspension(a, accepted)
         queued = await a.send("And then?", definition(**ASKING), on_busy="queue")
         heard: list[AgentEvent] = []
 
