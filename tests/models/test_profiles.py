@@ -66,17 +66,17 @@ def test_a_compatible_endpoint_gets_no_field_that_only_claude_supports() -> None
 
 def test_the_table_matches_the_service() -> None:
     for name, rules in RULES.items():
-        known = PROFILES[name]
-        reported = with_capabilities(known, rules.to_json())
-        assert reported == dataclasses.replace(known, diagnoses=True, structured=True), (
+        profile = PROFILES[name]
+        reported = with_capabilities(profile, rules.to_json())
+        assert reported == dataclasses.replace(profile, diagnoses=True, structured=True), (
             name
         )  # never assumed for a gateway
-        assert (known.bound, known.system_messages, known.sampling) == (
+        assert (profile.bound, profile.system_messages, profile.sampling) == (
             rules.bound,
             rules.system_messages,
             rules.sampling,
         ), name
-        assert known.cache_minimum == rules.cache_minimum
+        assert profile.cache_minimum == rules.cache_minimum
 
 
 def test_the_services_model_data_overrides_the_table() -> None:
@@ -104,8 +104,8 @@ def test_an_unsupported_effort_is_refused_on_saving_and_a_temperature_is_not(tmp
     assert merge({"temperature": 0.5}).temperature == 0.5
     with pytest.raises(InvalidInput, match="claude-haiku-4-5 does not take the effort"):
         merge({"model": "claude-haiku-4-5", "effort": "low"})
-    kept = merge({"model": "claude-opus-5-5"}, {"model": "claude-sonnet-4-6", "temperature": 0.5})
-    assert kept.temperature == 0.5
+    settings = merge({"model": "claude-opus-5-5"}, {"model": "claude-sonnet-4-6", "temperature": 0.5})
+    assert settings.temperature == 0.5
     with pytest.raises(InvalidInput, match="effort"):
         merge({"effort": "huge"})
     merge({"model": "claude-sonnet-4-6", "temperature": 0.5, "effort": "max", "thinking": "off"})
@@ -114,7 +114,7 @@ def test_an_unsupported_effort_is_refused_on_saving_and_a_temperature_is_not(tmp
     assert DomainSettings().thinking is None
 
 
-async def _events(model: AnthropicModel, request: ModelRequest = ASKED) -> list[Any]:
+async def _collect_events(model: AnthropicModel, request: ModelRequest = ASKED) -> list[Any]:
     async with model.stream(request) as events:
         return [event async for event in events]
 
@@ -123,21 +123,21 @@ async def test_thinking_arrives_and_a_refusal_names_its_category() -> None:
     refusal = Step((Say("I"),), stop_reason="refusal", category="cyber")
     async with FakeMessagesAPI(Step((Think("hm"), Say("So."))), refusal) as api:
         model = AnthropicModel(api.key, api.url)
-        assert "hm" in "".join(event.text for event in await _events(model) if isinstance(event, ThinkingDelta))
-        ended = (await _events(model))[-1]
+        assert "hm" in "".join(event.text for event in await _collect_events(model) if isinstance(event, ThinkingDelta))
+        end = (await _collect_events(model))[-1]
         await model.aclose()
-    assert isinstance(ended, MessageCompleted)
-    assert (ended.stop_reason, ended.category) == ("refusal", "cyber")
+    assert isinstance(end, MessageCompleted)
+    assert (end.stop_reason, end.category) == ("refusal", "cyber")
 
 
 async def test_arguments_of_a_call_are_streamed() -> None:
     call = Step((Use("look", {"text": "x" * 400}),))
     async with FakeMessagesAPI(Reply(call, rate=500), Reply(say("a " * 40), rate=500)) as api:
         model = AnthropicModel(api.key, api.url)
-        pieces = [event.json for event in await _events(model) if isinstance(event, InputDelta)]
+        pieces = [event.json for event in await _collect_events(model) if isinstance(event, InputDelta)]
         assert len(pieces) > 5
         assert json.loads("".join(pieces)) == {"text": "x" * 400}
-        assert not any(isinstance(event, ModelProgress) for event in await _events(model)), "words are events"
+        assert not any(isinstance(event, ModelProgress) for event in await _collect_events(model)), "words are events"
         await model.aclose()
 
 
@@ -146,21 +146,21 @@ async def test_thinking_that_no_longer_fits_is_left_out_and_the_call_continues(t
     answer = Step((Think("hm"), Say("So.")))
     async with FakeMessagesAPI(answer, say("And on.")) as api:
         model = AnthropicModel(api.key, api.url)
-        content = [event.block for event in await _events(model) if isinstance(event, BlockStopped)]
-        said: Message = {"role": "assistant", "content": content}
-        messages = (user_message("other"), said, user_message("more"))
-        changed = dataclasses.replace(ASKED, messages=messages, thinking=thinking)
-        assert isinstance((await _events(model, changed))[-1], MessageCompleted)
+        content = [event.block for event in await _collect_events(model) if isinstance(event, BlockStopped)]
+        answer_message: Message = {"role": "assistant", "content": content}
+        messages = (user_message("other"), answer_message, user_message("more"))
+        changed_request = dataclasses.replace(ASKED, messages=messages, thinking=thinking)
+        assert isinstance((await _collect_events(model, changed_request))[-1], MessageCompleted)
         assert model.mismatches == 1
         await model.aclose()
-    assert all("bound to a different conversation" in each for each in api.refused)
+    assert all("bound to a different conversation" in reason for reason in api.refused)
 
 
 async def test_a_model_unknown_to_the_service_is_named() -> None:
     async with FakeMessagesAPI() as api:
         model = AnthropicModel(api.key, api.url)
         with pytest.raises(ModelError, match="claude-sonnet-9"):
-            await _events(model, dataclasses.replace(ASKED, model="claude-sonnet-9"))
+            await _collect_events(model, dataclasses.replace(ASKED, model="claude-sonnet-9"))
         await model.aclose()
 
 
