@@ -46,12 +46,12 @@ async def test_a_stream_has_the_frames_of_the_api_in_its_order() -> None:
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     data = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
     assert data[0]["message"]["usage"]["output_tokens"] == 1
-    pieces = [
+    json_pieces = [
         event["delta"]["partial_json"] for event in data if event.get("delta", {}).get("type") == "input_json_delta"
     ]
-    assert pieces[0] == ""
-    assert len(pieces) > 2
-    assert json.loads("".join(pieces)) == {"query": "x"}
+    assert json_pieces[0] == ""
+    assert len(json_pieces) > 2
+    assert json.loads("".join(json_pieces)) == {"query": "x"}
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])

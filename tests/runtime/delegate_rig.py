@@ -39,14 +39,14 @@ class Crew:
     """A script that depends on the asking agent's user message, because parallel agents ask in any order."""
 
     def __init__(self, **steps: tuple[Scripted, ...]) -> None:
-        self.left = {task: list(of_task) for task, of_task in steps.items()}
+        self.remaining = {task: list(of_task) for task, of_task in steps.items()}
 
     def __call__(self, request: ModelRequest) -> Plain:
-        step = self.left[plain_text(request.messages[0]["content"]).split()[0]].pop(0)
+        step = self.remaining[plain_text(request.messages[0]["content"]).split()[0]].pop(0)
         return step(request) if callable(step) else step
 
     def model(self) -> ScriptedModel:
-        steps: list[Scripted] = [self] * sum(map(len, self.left.values()))
+        steps: list[Scripted] = [self] * sum(map(len, self.remaining.values()))
         return ScriptedModel(*steps)
 
 

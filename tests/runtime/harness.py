@@ -203,14 +203,14 @@ class Bench:
     delegations: Delegations
 
     @property
-    def ended(self) -> list[tuple[TurnRecord, Terminal]]:
+    def ended_turns(self) -> list[tuple[TurnRecord, Terminal]]:
         return self.hooks.ended_turns
 
     async def send(self, content: str, settings: Definition | None = None, **options: Any) -> Accepted:
         session = await self.runtime.session(SESSION)
         return await session.send(content, settings or definition(), **options)
 
-    async def again(self, message_id: str, content: str | None = None, **options: Any) -> Accepted:
+    async def answer_again(self, message_id: str, content: str | None = None, **options: Any) -> Accepted:
         """Answer a user's message again, or a changed text of it."""
         session = await self.runtime.session(SESSION)
         return await session.branch(
@@ -230,7 +230,7 @@ class Bench:
         rows = await self.database.read(lambda conn: sessions.transcript(conn, SESSION))
         return [{"role": row.role, "content": row.content} for row in rows]
 
-    async def reserved(self) -> list[ReservationRecord]:
+    async def read_reservations(self) -> list[ReservationRecord]:
         """Return the reservations of calls against the domain's budget."""
         return await self.database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_test"))
 

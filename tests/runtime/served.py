@@ -38,13 +38,14 @@ NAMES = {"messages": ("claude-opus-5", "claude-sonnet-5", "claude-opus-4-8"), "c
 class Service:
     """A fake service for scripts. ``shape`` is the writing style of a chat service.
 
-    ``turns`` holds the events of each turn, ``asked`` the number of calls, and ``refused`` the errors in some of them.
+    ``turns`` holds the events of each turn, ``call_count`` the number of calls, and ``refused`` the errors in some of
+    them.
     """
 
     name: ServiceName
     shape: Shape = field(default_factory=Shape)
     turns: list[list[Json]] = field(default_factory=list)
-    asked: int = 0
+    call_count: int = 0
     refused: list[str] = field(default_factory=list)
 
     @asynccontextmanager
@@ -65,7 +66,7 @@ class Service:
                 yield Served(script, adapter, NAMES[self.name], step)
             finally:
                 await adapter.aclose()
-                self.asked += len(api.calls)
+                self.call_count += len(api.calls)
                 self.refused += api.refused
 
     async def note(self, database: Database, session_id: SessionId) -> None:

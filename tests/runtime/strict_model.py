@@ -36,18 +36,18 @@ class StrictModel(Model):
         self._cache = PromptCache(512)
         self.requests: list[dict[str, Any]] = []
         self.refused: list[str] = []
-        self.counted: list[Usage] = []
+        self.usages: list[Usage] = []
         """Usage of each request."""
 
     @property
-    def sent(self) -> int:
+    def sent_tokens(self) -> int:
         """Tokens of all requests."""
-        return sum(usage.sent for usage in self.counted)
+        return sum(usage.sent for usage in self.usages)
 
     @property
-    def read(self) -> int:
+    def cached_tokens(self) -> int:
         """Tokens of all requests that came from the cache."""
-        return sum(usage.cache_read for usage in self.counted)
+        return sum(usage.cache_read for usage in self.usages)
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class StrictModel(Model):
         assert isinstance(completed, MessageCompleted)
         cached = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
         usage = cached.usage + Usage(input=_picture_tokens(body))
-        self.counted.append(usage)
+        self.usages.append(usage)
 
         async def replay_events() -> AsyncIterator[ModelEvent]:
             for event in events[:-1]:

@@ -71,13 +71,13 @@ class World(Services):
 
     settings: Definition = BASE
     hash: str = "h1"
-    gone: set[str] = field(default_factory=set)
+    deleted_chunks: set[str] = field(default_factory=set)
 
     async def role_hash(self, domain_id: str, role: str) -> str | None:
         return self.hash
 
     async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
-        return chunk_ids & self.gone
+        return chunk_ids & self.deleted_chunks
 
 
 def persona(world: World, **change: Any) -> None:
@@ -89,7 +89,7 @@ def more_documents(world: World) -> None:
 
 
 def delete_document(world: World) -> None:
-    world.gone = {"doc_1-c0"}
+    world.deleted_chunks = {"doc_1-c0"}
 
 
 def add_server(world: World) -> None:

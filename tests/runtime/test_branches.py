@@ -30,7 +30,7 @@ async def follow(b: Bench, turn_id: str) -> list[AgentEvent]:
 
 
 async def answer_again(b: Bench, message_id: str, content: str | None = None, **options: Any) -> list[AgentEvent]:
-    return await follow(b, (await b.again(message_id, content, **options)).turn_id)
+    return await follow(b, (await b.answer_again(message_id, content, **options)).turn_id)
 
 
 async def branch_texts(b: Bench) -> list[str]:
@@ -87,26 +87,26 @@ async def test_a_repeated_client_message_creates_one_branch_and_another_is_refus
     slow_step = Stalled(say("Again."), 1)
     async with ScriptedModel(say("A."), slow_step, say("Queued.")) as model, bench(tmp_path, model) as b:
         first_events = await b.say("Q", client_message_id="c0")
-        retry = await b.again(question_id(first_events), client_message_id="c1")
+        retry = await b.answer_again(question_id(first_events), client_message_id="c1")
         with anyio.fail_after(240):
             await slow_step.reached.wait()
-        repeated = await b.again(question_id(first_events), client_message_id="c1")
+        repeated = await b.answer_again(question_id(first_events), client_message_id="c1")
         assert (repeated.turn_id, repeated.duplicate) == (retry.turn_id, True)
         for content, client in (("Other", "c1"), (None, "c0")):
             with pytest.raises(IdempotencyMismatch):
-                await b.again(question_id(first_events), content, client_message_id=client)
+                await b.answer_again(question_id(first_events), content, client_message_id=client)
         with pytest.raises(TurnInProgress):
-            await b.again(question_id(first_events))
+            await b.answer_again(question_id(first_events))
         session = await b.runtime.session(SESSION)
         with pytest.raises(TurnInProgress):
             await session.activate(MessageId(question_id(first_events)))
         queued = await b.send("Next", on_busy="queue")
         with pytest.raises(NotFound):
-            await b.again(queued.user_message_id)
+            await b.answer_again(queued.user_message_id)
         slow_step.until.set()
         await follow(b, queued.turn_id)
         assert await branch_texts(b) == ["Q", "Again.", "Next", "Queued."]
-        for attempt in (b.again("msg_x"), session.activate(MessageId("msg_x"))):
+        for attempt in (b.answer_again("msg_x"), session.activate(MessageId("msg_x"))):
             with pytest.raises(NotFound):
                 await attempt
 
@@ -127,9 +127,9 @@ async def test_after_a_kill_between_a_fork_and_its_answer_the_right_branch_conti
         disk.fill(at=dies_at)
         if dies_at == 1:
             with pytest.raises(StorageFull):
-                await b.again(question_id(second_events), "Other")
+                await b.answer_again(question_id(second_events), "Other")
         else:
-            branch = await b.again(question_id(second_events), "Other")
+            branch = await b.answer_again(question_id(second_events), "Other")
             async for event in b.runtime.follow(branch.turn_id):
                 if event.type == "notice":  # the notice about the full disk
                     break

@@ -161,7 +161,7 @@ async def test_a_summary_whose_cost_cannot_be_stored_releases_its_reservation(tm
             with pytest.raises(StorageFull):
                 await b.compact()
             assert disk.refusals == 0
-            assert await b.reserved() == []
+            assert await b.read_reservations() == []
     finally:
         await database.aclose()
 

@@ -30,8 +30,8 @@ class Plan:
     turns: Sequence[Steps]
     summarizes: bool = False
     """Whether it gives a summary on request."""
-    left: list[Sequence[int]] = field(default_factory=list)
-    made: dict[str, tuple[str, int]] = field(default_factory=dict)
+    remaining: list[Sequence[int]] = field(default_factory=list)
+    results: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By call id: the result's text, and the number of requests before it."""
     model: StrictModel | None = None
     bench: Bench | None = None
@@ -39,9 +39,9 @@ class Plan:
     def answer(self, body: Json) -> Step:
         if asks_for_summary(body):
             return Step((Think("all"), Say('{"facts": ["Much was read."]}' if self.summarizes else "No.")))
-        if not self.left or body.get("tool_choice") == {"type": "none"}:
+        if not self.remaining or body.get("tool_choice") == {"type": "none"}:
             return Step((Think("enough"), Say("Answered.")))
-        sizes = self.left.pop(0)
+        sizes = self.remaining.pop(0)
         return Step((Think("more"), *(Use("dump", {"query": str(size)}) for size in sizes)))
 
     async def dump(self, request: CallRequest) -> CallOutcome:
@@ -51,7 +51,7 @@ class Plan:
         if size == STOP:
             await self.bench.runtime.interrupt(SessionId("sess_test"))
         text = f"{request.id}: " + "word " * (size // 5)
-        self.made[request.id] = text, len(self.model.requests)
+        self.results[request.id] = text, len(self.model.requests)
         return ok(text)
 
     async def run(self, folder: Path, context_tokens: int) -> None:
@@ -60,10 +60,10 @@ class Plan:
         self.model = StrictModel(self.answer)
         async with bench(folder, self.model, services=Services(self.model, toolset(dump=self.dump))) as self.bench:
             for number, steps in enumerate(self.turns):
-                self.left = list(steps)
+                self.remaining = list(steps)
                 events = await self.bench.say(f"Question {number}?", definition=settings)
                 assert kinds(events)[-1] in ("done", "interrupted"), events[-1]
-            self.left = []
+            self.remaining = []
             assert kinds(await self.bench.say("The end?", definition=settings))[-1] == "done"
 
 
@@ -82,7 +82,7 @@ async def test_each_result_is_complete_in_the_next_request(
         await run.run(Path(folder), context_tokens)
     assert run.model is not None
     assert run.model.refused == [], "a thought did not fit, or a prompt was too long"
-    for call_id, (text, request_count) in run.made.items():
+    for call_id, (text, request_count) in run.results.items():
         next_body = next(body for body in run.model.requests[request_count:] if not asks_for_summary(body))
         result_text = results_of(next_body)[call_id]
         assert result_text == text or result_text.startswith("interrupted"), "withheld from the model"
@@ -107,4 +107,4 @@ async def test_old_results_are_omitted_first_in_groups_and_the_newest_steps_stay
         assert not any(omitted[-3:]), "the newest steps stay while older ones can go"
         rewrites += omitted[: len(omitted_results(earlier))] != omitted_results(earlier)
     assert 2 <= rewrites <= 4
-    assert run.model.read / run.model.sent > 0.7, "the cache is of no use"
+    assert run.model.cached_tokens / run.model.sent_tokens > 0.7, "the cache is of no use"

@@ -34,14 +34,14 @@ class Tools:
     """Two tools, one with effects, that count their runs."""
 
     def __init__(self) -> None:
-        self.ran: list[str] = []
+        self.runs: list[str] = []
 
     async def search(self, request: CallRequest) -> CallOutcome:
-        self.ran.append("search")
+        self.runs.append("search")
         return ok("found", hits("The pump holds 3 litres."))
 
     async def send_mail(self, request: CallRequest) -> CallOutcome:
-        self.ran.append("mail")
+        self.runs.append("mail")
         return ok("sent")
 
     def toolset(self) -> MemoryToolset:
@@ -103,7 +103,7 @@ async def test_a_turn_killed_between_any_two_commits_is_completed(tmp_path: Path
         check_numbers(events)
         data_by_seq = {event.seq: event.data for event in events_before if event.seq}
         assert all(data_by_seq.get(event.seq, event.data) == event.data for event in events)
-        assert tools.ran.count("mail") <= 1
+        assert tools.runs.count("mail") <= 1
         transcript = await b.transcript()
         next_request = build_request(definition(), tools.toolset().tools, [*transcript, user_message("next")])
         assert problems(request_body(next_request.request)) == []

@@ -47,7 +47,7 @@ async def test_two_delegates_work_in_one_numbered_turn_with_one_end(tmp_path: Pa
         assert sorted(results_of(events)) == [("ok", "A poem."), ("ok", "Gold.")]
         assert text_of([event for event in events if event.fields().get("agent") == "digger"]) == "Gold."
         assert {event.fields()["turnId"] for event in events} == {events[0].turn_id}
-        assert len(b.ended) == 1  # the business layer learns of one turn
+        assert len(b.ended_turns) == 1  # the business layer learns of one turn
 
 
 async def test_each_delegate_of_a_turn_has_its_own_path_and_names_its_call(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_each_delegate_of_a_turn_has_its_own_path_and_names_its_call(tmp_p
     )
     async with open_crew(tmp_path, script) as b:
         events = await b.say("Ask them", definition=define_leader())
-        by_text = {each["text"]: each for event in events if event.type == "text" for each in [event.fields()]}
+        by_text = {fields["text"]: fields for event in events if event.type == "text" for fields in [event.fields()]}
         digger_path = by_text["Gold."]["agent"]
         assert digger_path in ("digger", "digger-2")
         assert agents_of(events) == {
@@ -80,8 +80,8 @@ async def test_each_delegate_of_a_turn_has_its_own_path_and_names_its_call(tmp_p
         for text, task in (("Gold.", "Dig here"), ("Silver.", "Delve there"), ("Oil.", "Drill"), ("Bow.", "Wrap up")):
             assert by_text[text]["parentToolCallId"] == calls[task]
         assert by_text["Oil."]["agent"] == "digger-3"
-        assert all(("parentToolCallId" in each.fields()) == ("agent" in each.fields()) for each in events)
-        paths = {each.tool_call_id: each.labels.agent for each in await children_of(b, events[0].turn_id)}
+        assert all(("parentToolCallId" in event.fields()) == ("agent" in event.fields()) for event in events)
+        paths = {session.tool_call_id: session.labels.agent for session in await children_of(b, events[0].turn_id)}
         assert paths[calls["Dig here"]] == digger_path
         assert paths[calls["Drill"]] == "digger-3"
 
@@ -281,7 +281,9 @@ async def test_after_a_stop_delegates_keep_their_paths_and_a_new_one_gets_a_free
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result":
                     break
-        paths_before = {each.tool_call_id: each.labels.agent for each in await children_of(b, accepted.turn_id)}
+        paths_before = {
+            session.tool_call_id: session.labels.agent for session in await children_of(b, accepted.turn_id)
+        }
         assert sorted(paths_before.values()) == ["digger", "digger-2"]
     second_script = Crew(
         Ask=(delegate_to(("digger", "Drill")), say("Done.")), Delve=(say("Slow end."),), Drill=(say("Oil."),)
@@ -289,11 +291,11 @@ async def test_after_a_stop_delegates_keep_their_paths_and_a_new_one_gets_a_free
     async with open_crew(tmp_path, second_script) as b:
         await b.runtime.recover()
         events = await read_events(b, accepted.turn_id)
-        call_ids = {each["agent"]: each["parentToolCallId"] for e in events if "agent" in (each := e.fields())}
+        call_ids = {fields["agent"]: fields["parentToolCallId"] for e in events if "agent" in (fields := e.fields())}
         calls = calls_of(events)
         assert call_ids == {path: call for call, path in paths_before.items()} | {"digger-3": calls["Drill"]}
         last_text = next(
-            each.fields() for each in reversed(events) if each.type == "text" and "end" in each.fields()["text"]
+            event.fields() for event in reversed(events) if event.type == "text" and "end" in event.fields()["text"]
         )
         assert last_text["agent"] == paths_before[calls["Delve there"]]
 

@@ -59,12 +59,12 @@ def test_an_event_equals_its_expanded_short_form(text: str, agent: str, conversa
     delegate = Delegate(agent, conversation) if agent else None
     for body in (Text(text), Thinking(text), IterationStart(seq), ToolArguments("call_1", text)):
         event = encoder.encode(body, seq, TS, delegate)
-        short = encoder.shorten(event)
-        assert encoder.restore(seq, short) == event
-        assert len(short) < len(event.data)
-        assert not short.startswith(b"{")
-    full_event, short = encoder.encode_text("text", text, seq, TS, delegate)
-    assert (full_event, short) == (encoder.encode(Text(text), seq, TS, delegate), encoder.shorten(full_event))
+        short_form = encoder.shorten(event)
+        assert encoder.restore(seq, short_form) == event
+        assert len(short_form) < len(event.data)
+        assert not short_form.startswith(b"{")
+    full_event, short_form = encoder.encode_text("text", text, seq, TS, delegate)
+    assert (full_event, short_form) == (encoder.encode(Text(text), seq, TS, delegate), encoder.shorten(full_event))
 
 
 def test_an_event_encoded_by_another_library_is_stored_unchanged() -> None:

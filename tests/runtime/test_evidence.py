@@ -60,12 +60,12 @@ async def test_a_parent_cites_the_documents_that_its_delegate_cited(tmp_path: Pa
         (result,) = await results_in(b)
         text, passage = result["content"]
         assert text == text_block("In the north.")
-        assert [each["text"] for each in passage["content"]] == [GOLD, DEEP]  # sentence by sentence
-        assert (found := Passage.of(passage)) is not None
-        assert (found.chunk_ids, found.agent) == (("doc_gold-c0", "doc_gold-c0"), "digger")
+        assert [sentence["text"] for sentence in passage["content"]] == [GOLD, DEEP]  # sentence by sentence
+        assert (cited_passage := Passage.of(passage)) is not None
+        assert (cited_passage.chunk_ids, cited_passage.agent) == (("doc_gold-c0", "doc_gold-c0"), "digger")
         assert (await b.turn(events[0].turn_id)).references[0].agent == "digger"
-        shown = [event.fields() for event in events if event.type == "source_reference"]
-        assert [each.get("agent", "") for each in shown] == ["digger", "", ""]
+        source_references = [event.fields() for event in events if event.type == "source_reference"]
+        assert [fields.get("agent", "") for fields in source_references] == ["digger", "", ""]
 
 
 async def test_one_of_two_delegates_fails_and_the_others_passages_are_cited(tmp_path: Path) -> None:
@@ -79,15 +79,15 @@ async def test_one_of_two_delegates_fails_and_the_others_passages_are_cited(tmp_
     async with open_crew(tmp_path, script, search_documents=search) as b:
         events = await b.say("Ask them", definition=define_leader())
         calls = calls_of(events)
-        paths = {each["parentToolCallId"]: each["agent"] for e in events if "agent" in (each := e.fields())}
+        paths = {fields["parentToolCallId"]: fields["agent"] for e in events if "agent" in (fields := e.fields())}
         assert sorted(paths.values()) == ["digger", "digger-2", "writer"]
         assert references_of(events) == [
             ("doc_gold", "doc_gold-c0", GOLD, paths[calls["Dig here"]]),
             ("doc_silver", "doc_silver-c0", SILVER, "writer"),
         ]
-        failed = next(each for each in await results_in(b) if each["tool_use_id"] == calls["Delve there"])
-        assert failed["is_error"]
-        assert {each["type"] for each in failed["content"]} == {"text"}
+        failed_result = next(block for block in await results_in(b) if block["tool_use_id"] == calls["Delve there"])
+        assert failed_result["is_error"]
+        assert {block["type"] for block in failed_result["content"]} == {"text"}
 
 
 async def test_passages_of_a_delegate_that_ended_before_a_stop_are_cited_after_it(tmp_path: Path) -> None:

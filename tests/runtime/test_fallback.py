@@ -118,7 +118,7 @@ def call_by_name() -> Use:
 
 
 async def run_chain(
-    folder: Path, first: str, second: str, claude: tuple[Answer, ...], local: tuple[Answer, ...]
+    folder: Path, first_model: str, second_model: str, claude: tuple[Answer, ...], local: tuple[Answer, ...]
 ) -> tuple[list[AgentEvent], list[AgentEvent], FakeMessagesAPI, FakeChatAPI]:
     """Return the events of two turns of a chain, and the requests to its services."""
     async with FakeMessagesAPI(*claude) as messages_api, FakeChatAPI(*local) as chat_api:
@@ -127,7 +127,7 @@ async def run_chain(
         pool = ModelPool(models, ModelNames("anthropic", frozenset(models)), {})
         base_tools = toolset(search_documents=look)
         tools = {**base_tools.functions, **{tool.name: (tool, look) for tool in many_tools(60)}}
-        settings = definition(model=first, fallback_models=(second,))
+        settings = definition(model=first_model, fallback_models=(second_model,))
         try:
             async with bench(folder, pool, services=Services(pool, MemoryToolset(tools))) as b:
                 turns = [await b.say(text, definition=settings) for text in ("What of T-1?", "And now?")]

@@ -105,7 +105,7 @@ class Ear:
     """A listener: the received events, and how often some may have been missed."""
 
     def __init__(self, fanout: Fanout, topic: str) -> None:
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         self.gaps = 0
         self._close = partial(fanout.unsubscribe, topic, self._take)
         fanout.subscribe(topic, self._take)
@@ -114,7 +114,7 @@ class Ear:
         if message is None:
             self.gaps += 1
         else:
-            self.heard.append(message)
+            self.received.append(message)
 
     def close(self) -> None:
         self._close()
@@ -138,17 +138,17 @@ async def test_all_subscribers_of_a_topic_receive_it_in_order_and_no_others(carr
         for message in messages:
             a.publish("live_one", message)
         b.publish("live_two", b"last")
-        await wait_until(lambda: other_topic.heard == [b"last"])
+        await wait_until(lambda: other_topic.received == [b"last"])
         for ear in (same_process, another_process, second_ear):
-            await wait_until(lambda ear=ear: len(ear.heard) == len(messages))  # type: ignore[misc]
-            assert ear.heard == messages
+            await wait_until(lambda ear=ear: len(ear.received) == len(messages))  # type: ignore[misc]
+            assert ear.received == messages
 
 
 async def test_a_message_of_the_carriers_maximum_size_arrives(carrier: Carrier) -> None:
     async with carrier.join() as a, carrier.join() as b:
         ear = await Ear(b, "live_one").ready()
         a.publish("live_one", b"x" * a.room)
-        await wait_until(lambda: [len(message) for message in ear.heard] == [a.room])
+        await wait_until(lambda: [len(message) for message in ear.received] == [a.room])
 
 
 async def test_closed_subscriptions_get_nothing_and_open_ones_get_everything(carrier: Carrier) -> None:
@@ -156,12 +156,12 @@ async def test_closed_subscriptions_get_nothing_and_open_ones_get_everything(car
         closed_ear, open_ear = await Ear(b, "live_one").ready(), await Ear(b, "live_one").ready()
         closed_ear.close()
         a.publish("live_one", b"1")
-        await wait_until(lambda: open_ear.heard == [b"1"])
+        await wait_until(lambda: open_ear.received == [b"1"])
         open_ear.close()
         later_ear = await Ear(b, "live_one").ready()
         a.publish("live_one", b"2")
-        await wait_until(lambda: later_ear.heard == [b"2"])
-        assert (closed_ear.heard, open_ear.heard) == ([], [b"1"])
+        await wait_until(lambda: later_ear.received == [b"2"])
+        assert (closed_ear.received, open_ear.received) == ([], [b"1"])
 
 
 async def test_a_reconnected_subscriber_gets_a_gap_notice_and_later_messages(carrier: Carrier) -> None:
@@ -174,7 +174,7 @@ async def test_a_reconnected_subscriber_gets_a_gap_notice_and_later_messages(car
         a.publish("live_one", b"lost, perhaps")
         await wait_until(lambda: ear.gaps > gaps)
         with anyio.fail_after(PATIENCE):
-            while b"after" not in ear.heard:
+            while b"after" not in ear.received:
                 a.publish("live_one", b"after")  # until the sender has a connection, too
                 await pause()
 

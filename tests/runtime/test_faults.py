@@ -233,7 +233,7 @@ async def test_an_owner_that_lost_its_turn_stops_silently(tmp_path: Path) -> Non
         assert await b.transcript() == transcript_before
         row = await b.turn(accepted.turn_id)
         assert (row.owner, row.fence, row.status) == ("other", 2, "running")
-        assert b.ended == []
+        assert b.ended_turns == []
         with pytest.raises(TurnInProgress):
             await b.send("Go on", definition())
 

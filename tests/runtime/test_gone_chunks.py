@@ -16,13 +16,13 @@ class Library(World):
     """A world that reports changes of documents, if it can, and records the requested ones."""
 
     mark: object = field(default_factory=object)
-    asked: list[set[str]] = field(default_factory=list)
+    queries: list[set[str]] = field(default_factory=list)
 
     def documents_mark(self, domain_id: str) -> object:
         return self.mark
 
     async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
-        self.asked.append(set(chunk_ids))
+        self.queries.append(set(chunk_ids))
         return await super().missing_chunks(domain_id, chunk_ids)
 
 
@@ -37,14 +37,14 @@ async def test_removed_passages_are_queried_again_after_a_documents_change(tmp_p
         async with open_world(tmp_path, api, library) as (b, world):
             for _ in range(3):
                 await ask(b, world, "How many days?")
-            assert set.union(*library.asked) == {"doc_1-c0"}
-            assert (len(library.asked) == 1) is is_queried_once
-            library.asked.clear()
+            assert set.union(*library.queries) == {"doc_1-c0"}
+            assert (len(library.queries) == 1) is is_queried_once
+            library.queries.clear()
             delete_document(world)
             library.mark = object() if known else None
             await ask(b, world, "Sure?")
-            assert library.asked[0] == {"doc_1-c0"}
-            assert (len(library.asked) == 1) is is_queried_once
+            assert library.queries[0] == {"doc_1-c0"}
+            assert (len(library.queries) == 1) is is_queried_once
         await model.aclose()
     assert "doc_1.md was deleted" in system_texts(api.requests[-1])
     assert api.refused == []

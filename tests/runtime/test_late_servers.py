@@ -28,11 +28,11 @@ class Starting(Services):
     """Services whose toolset differs at each opening; the last one stays."""
 
     toolsets: Sequence[MemoryToolset] = ()
-    opened: list[MemoryToolset] = field(default_factory=list)
+    opened_toolsets: list[MemoryToolset] = field(default_factory=list)
 
     async def open_toolset(self, definition: Definition) -> MemoryToolset:
-        self.opened.append(self.toolsets[min(len(self.opened), len(self.toolsets) - 1)])
-        return self.opened[-1]
+        self.opened_toolsets.append(self.toolsets[min(len(self.opened_toolsets), len(self.toolsets) - 1)])
+        return self.opened_toolsets[-1]
 
 
 def starting(model: Model, *toolsets: MemoryToolset) -> Starting:
@@ -57,10 +57,11 @@ async def test_a_tool_of_a_starting_server_is_called_once_the_server_has_listed_
 
 
 @pytest.mark.parametrize(
-    ("starts", "opened", "words"), [(True, 2, "'files' is still starting"), (False, 1, "'files' is not available now")]
+    ("starts", "open_count", "words"),
+    [(True, 2, "'files' is still starting"), (False, 1, "'files' is not available now")],
 )
 async def test_a_tool_of_a_server_without_a_list_gets_the_servers_state_instead_of_an_unknown_tool(
-    tmp_path: Path, starts: bool, opened: int, words: str
+    tmp_path: Path, starts: bool, open_count: int, words: str
 ) -> None:
     missing_tools = MemoryToolset({}, missing={"files": starts, "fil": starts})
     async with ScriptedModel(use(READ, query="x"), say("Sorry.")) as model:
@@ -68,7 +69,7 @@ async def test_a_tool_of_a_server_without_a_list_gets_the_servers_state_instead_
         async with bench(tmp_path, model, services=services) as b:
             await b.say("How many?")
         assert words in result_in(model.requests[-1])
-        assert len(services.opened) == opened
+        assert len(services.opened_toolsets) == open_count
 
 
 async def test_a_name_of_no_server_is_unknown(tmp_path: Path) -> None:

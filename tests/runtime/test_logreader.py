@@ -248,13 +248,13 @@ async def test_journalled_events_are_stored_once_wherever_the_process_ends(tmp_p
                 await anyio.lowlevel.checkpoint()
         last_numbers = {log.turn_id: log.journalled for log in logs}  # the process ends here
         await desk.database.write(run_groups.settle)
-        for name, last in last_numbers.items():
+        for name, last_number in last_numbers.items():
             stored_events = await desk.database.read(partial(run_events.read, turn_id=name, after=0, limit=10_000))
-            assert [seq for seq, _ in stored_events][:last] == list(range(1, last + 1))
+            assert [seq for seq, _ in stored_events][:last_number] == list(range(1, last_number + 1))
             assert [seq for seq, _ in stored_events] == list(range(1, len(stored_events) + 1))
 
 
-class TakenUp(RemoteLogs):
+class ClaimingLogs(RemoteLogs):
     """Looks for a turn in other processes while this process claims it."""
 
     def __init__(self, database: Database, begin: Callable[[], None]) -> None:
@@ -268,7 +268,7 @@ class TakenUp(RemoteLogs):
 
 async def test_a_turn_that_starts_locally_during_a_remote_lookup_is_followed(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as desk, anyio.create_task_group() as tasks:
-        neighbours = TakenUp(desk.database, lambda: journal.add(log))
+        neighbours = ClaimingLogs(desk.database, lambda: journal.add(log))
         journal = Journal(desk.database, neighbours)
         log = RunLog(journal, ConversationId("conv_test"), TurnId("turn_test"))
         await desk.database.write(

@@ -44,16 +44,16 @@ def asks_for_summary(body: Json) -> bool:
 class Brain:
     """Searches once, then reads ``reads`` long results, each in a step with a long text, and answers."""
 
-    def __init__(self, reads: int, *summaries: Any, words: str = "") -> None:
+    def __init__(self, reads: int, *summaries: Any, filler: str = "") -> None:
         self.reads = reads
-        self.words = words
+        self.filler = filler
         self.summaries = list(summaries)
-        self.asked = 0
+        self.summary_requests = 0
         self.count = 0
 
     def __call__(self, body: Json) -> Step:
         if asks_for_summary(body):
-            self.asked += 1
+            self.summary_requests += 1
             answer = self.summaries.pop(0) if len(self.summaries) > 1 else self.summaries[0]
             return answer if isinstance(answer, Step) else Step((Think("all"), Say(json.dumps(answer))))
         if self.reads <= 0 or body.get("tool_choice") == {"type": "none"}:
@@ -62,7 +62,9 @@ class Brain:
         self.count += 1
         if self.count == 1:
             return Step((Think("look"), Use("search_documents", {"query": "pump"})))
-        return Step((Think("more"), Say(f"{self.count} {self.words or 'on'}"), Use("dump", {"query": str(self.count)})))
+        return Step(
+            (Think("more"), Say(f"{self.count} {self.filler or 'on'}"), Use("dump", {"query": str(self.count)}))
+        )
 
 
 def long_limits(tokens: int = 12_000) -> Any:
@@ -82,7 +84,7 @@ async def read_archives(b: Bench) -> list[compactions.CompactionRecord]:
 
 
 async def test_a_turn_is_compacted_in_its_middle_and_its_summary_stays_citable(tmp_path: Path) -> None:
-    brain = Brain(14, GOOD, words="word " * 700)
+    brain = Brain(14, GOOD, filler="word " * 700)
     model = StrictModel(brain)
     async with bench(tmp_path, model, services=services(model)) as b:
         events = await b.say("How much does it hold?", definition=long_limits())
@@ -95,13 +97,13 @@ async def test_a_turn_is_compacted_in_its_middle_and_its_summary_stays_citable(t
         assert "Open questions:\n- What does it cost?" in first_summary.summary
         row = await b.turn(events[0].turn_id)
         assert row.usage is not None
-        assert row.usage.sent == model.sent, "the summary's tokens are the turn's"
+        assert row.usage.sent == model.sent_tokens, "the summary's tokens are the turn's"
         brain.reads = 2
         assert kinds(await b.say("And now?", definition=long_limits()))[-1] == "done"
     assert model.refused == []
     index = next(number for number, body in enumerate(model.requests) if asks_for_summary(body))
     request, next_request = model.requests[index : index + 2]
-    usage_before, usage_of_summary = model.counted[index - 1 : index + 1]
+    usage_before, usage_of_summary = model.usages[index - 1 : index + 1]
     assert usage_of_summary.cache_read == usage_before.cache_read + usage_before.cache_write, (
         "it is asked for inside what is cached"
     )
@@ -126,7 +128,7 @@ BAD: dict[str, Step | Json] = {
 
 @pytest.mark.parametrize("kind", BAD)
 async def test_a_bad_summary_changes_nothing_and_the_turn_goes_on(tmp_path: Path, kind: str) -> None:
-    brain = Brain(8, BAD[kind], words="word " * 900)
+    brain = Brain(8, BAD[kind], filler="word " * 900)
     model = StrictModel(brain)
     async with bench(tmp_path, model, services=services(model)) as b:
         events = await b.say("How much does it hold?", definition=long_limits())
@@ -137,11 +139,11 @@ async def test_a_bad_summary_changes_nothing_and_the_turn_goes_on(tmp_path: Path
         assert session is not None
         assert (session.head, session.compacted_to, session.gap_to) == (None, 0, 0)
     assert [reason for reason in model.refused if "prompt is too long" not in reason] == []
-    assert 2 <= brain.asked <= 8, "asked once more, and not at every step again"
+    assert 2 <= brain.summary_requests <= 8, "asked once more, and not at every step again"
 
 
 async def test_a_second_summary_is_requested_with_the_reason(tmp_path: Path) -> None:
-    brain = Brain(9, BAD["of an unknown document"], GOOD, words="word " * 900)
+    brain = Brain(9, BAD["of an unknown document"], GOOD, filler="word " * 900)
     model = StrictModel(brain)
     async with bench(tmp_path, model, services=services(model)) as b:
         assert kinds(await b.say("How much?", definition=long_limits()))[-1] == "done"
@@ -154,7 +156,7 @@ async def test_a_second_summary_is_requested_with_the_reason(tmp_path: Path) -> 
 
 
 async def test_a_prompt_that_is_too_long_is_shortened_and_retried(tmp_path: Path) -> None:
-    brain = Brain(10, GOOD, words="word " * 700)
+    brain = Brain(10, GOOD, filler="word " * 700)
     model = StrictModel(brain, context_window=9_000)
     async with bench(tmp_path, model, services=services(model)) as b:
         events = await b.say("How much does it hold?", definition=long_limits(60_000))
@@ -179,14 +181,14 @@ async def test_a_question_longer_than_the_model_reads_ends_with_words_for_its_us
 async def test_a_turn_that_was_compacted_and_killed_resumes_with_steps_and_references(tmp_path: Path) -> None:
     cite_step = Step((Think("x"), Say("It holds 3 litres.", (Cite(0),)), Use("dump", {"query": "a"})))
     steps = [Step((Use("search_documents", {"query": "pump"}),)), cite_step]
-    brain = Brain(12, GOOD, words="word " * 700)
+    brain = Brain(12, GOOD, filler="word " * 700)
     reached = anyio.Event()
 
     def answer(body: Json) -> Step:
         return steps.pop(0) if steps else brain(body)
 
     async def stall(request: CallRequest) -> CallOutcome:
-        if brain.asked:
+        if brain.summary_requests:
             reached.set()
             await anyio.sleep_forever()
         return await dump(request)

@@ -47,7 +47,7 @@ def sentences_of(document: int, chunk: int) -> list[str]:
 
 
 def hit(run: Run) -> dict[str, Any]:
-    document, first, count = run
+    document, first_chunk, chunk_count = run
     return {
         "document_id": f"doc_{document}",
         "document_name": f"{document}.md",
@@ -56,11 +56,11 @@ def hit(run: Run) -> dict[str, Any]:
         "cells": None,
         "score": 1.0,
         "relevance_score": 0.5,
-        "passage": first + 1,
+        "passage": first_chunk + 1,
         "passages": 12,
         "sentences": [
             {"chunk_id": f"c{document}-{chunk}", "text": text, "start": 0, "end": len(text)}
-            for chunk in range(first, first + count)
+            for chunk in range(first_chunk, first_chunk + chunk_count)
             for text in sentences_of(document, chunk)
         ],
     }
@@ -141,9 +141,9 @@ def test_a_grown_transcript_counts_like_one_that_is_read_again(
             assert transcript.cited == reread.cited == cited_chunks(transcript.window())
             assert transcript.activation == reread.activation == last_activation(transcript.window())
             assert transcript.tokens(5) == reread.tokens(5) == 5 + sum(map(message_tokens, sent_messages))
-            first, end = sorted((position, 2 * position))
-            assert transcript.sent_tokens(first, end) == reread.sent_tokens(first, end)
-            assert transcript.sent_tokens(end=first) + transcript.sent_tokens(first) == sum(
+            start, end = sorted((position, 2 * position))
+            assert transcript.sent_tokens(start, end) == reread.sent_tokens(start, end)
+            assert transcript.sent_tokens(end=start) + transcript.sent_tokens(start) == sum(
                 map(message_tokens, sent_messages)
             )
 

@@ -78,11 +78,11 @@ async def test_a_queued_message_survives_a_restart(tmp_path: Path) -> None:
     async with ScriptedModel(slow_step) as model, bench(tmp_path, model) as b:
         await b.send("A", definition())
         await slow_step.reached.wait()
-        queued = await b.send("B", definition(), on_busy="queue")
+        queued_turn = await b.send("B", definition(), on_busy="queue")
     async with ScriptedModel(say("To A."), say("To B.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()
         with anyio.fail_after(240):
-            events = [event async for event in b.runtime.follow(queued.turn_id)]
+            events = [event async for event in b.runtime.follow(queued_turn.turn_id)]
         assert text_of(events) == "To B."
 
 

@@ -31,7 +31,7 @@ async def test_a_plain_answer_streams_and_is_stored(tmp_path: Path) -> None:
         assert [message["role"] for message in transcript] == ["user", "assistant"]
         row = await b.turn(events[0].turn_id)
         assert (row.status, row.end_reason, row.steps) == ("done", "end_turn", 1)
-        assert [final.type for _, final in b.ended] == ["done"]
+        assert [final.type for _, final in b.ended_turns] == ["done"]
 
 
 async def test_tools_run_in_parallel_and_citations_are_tied_to_passages(tmp_path: Path) -> None:

@@ -187,17 +187,19 @@ class Talk:
         assert talk.saved_by_old() == sum(member.saved for member in old_results)
         self.check_words(incremental)
 
-    def check_words(self, built: BuiltRequest) -> None:
+    def check_words(self, prepared: BuiltRequest) -> None:
         """Check that plain text messages are sent, measured and queried like any others."""
-        marked = replace(self, transcript=Transcript(SessionId("sess_3"), SessionLabels(), head=self.transcript.head))
-        marked.transcript.entries += [
+        marked_talk = replace(
+            self, transcript=Transcript(SessionId("sess_3"), SessionLabels(), head=self.transcript.head)
+        )
+        marked_talk.transcript.entries += [
             replace(entry, message=marked_words(entry.message)) for entry in self.transcript.in_window()
         ]
-        marked_request = marked.build(None)
-        assert whole_body(marked_request.request) == whole_body(built.request)
-        assert (marked_request.passages, marked_request.call_ids) == (built.passages, built.call_ids)
-        assert marked.transcript.tokens(5) == self.transcript.tokens(5)
-        assert [turn_size.tokens for turn_size in marked.transcript.turn_sizes()] == [
+        marked_request = marked_talk.build(None)
+        assert whole_body(marked_request.request) == whole_body(prepared.request)
+        assert (marked_request.passages, marked_request.call_ids) == (prepared.passages, prepared.call_ids)
+        assert marked_talk.transcript.tokens(5) == self.transcript.tokens(5)
+        assert [turn_size.tokens for turn_size in marked_talk.transcript.turn_sizes()] == [
             turn_size.tokens for turn_size in self.transcript.turn_sizes()
         ]
 
@@ -265,15 +267,15 @@ def test_an_incrementally_built_request_equals_a_newly_built_one(data: st.DataOb
         talk.go_on()
 
 
-def conversation(count: int, words: str = "And what of this?") -> Transcript:
+def conversation(count: int, question: str = "And what of this?") -> Transcript:
     """Return a conversation with this number of messages, and a search in each turn."""
     talk = Transcript(SessionId("sess_1"), SessionLabels())
     for number in range(count // 4):
-        append_turn(talk, number, words)
+        append_turn(talk, number, question)
     return talk
 
 
-def append_turn(talk: Transcript, number: int, words: str = "And what of this?") -> None:
+def append_turn(talk: Transcript, number: int, question: str = "And what of this?") -> None:
     use: Block = {"type": "tool_use", "id": f"toolu_{number}", "name": "search_documents", "input": {"query": "x"}}
     result_block = tool_result_block(use["id"], [search_result_block(hit((number, number, 2)))])
     turn, answer = TurnId(f"turn_{number}"), [text_block("So it is.")]
@@ -282,7 +284,7 @@ def append_turn(talk: Transcript, number: int, words: str = "And what of this?")
         0,
         MessageId("msg"),
         [
-            user_message(words),
+            user_message(question),
             {"role": "assistant", "content": [use]},
             {"role": "user", "content": [result_block]},
             {"role": "assistant", "content": answer},
@@ -297,15 +299,15 @@ def take_turn(talk: Transcript, number: int) -> None:
     last_entries = talk.entries[-3:]
     del talk.entries[-3:]
     for entries in (last_entries[:2], last_entries[2:]):
-        built = build_request(
+        prepared = build_request(
             definition(model=MODELS[0]),
             TOOLS,
             talk.window(),
             gone_chunks=talk.cited & {"c1-1"},
             before=talk.take_sent(),
         )
-        talk.keep_sent(built.messages)
-        assert encoded_body(built.request, profile_of(MODELS[0]))
+        talk.keep_sent(prepared.messages)
+        assert encoded_body(prepared.request, profile_of(MODELS[0]))
         talk.extend(entries)
         assert talk.tokens(0)
         assert not talk.pictures
@@ -352,10 +354,12 @@ def test_images_beyond_the_limit_become_text_and_no_image_is_stored_inline() -> 
         content = [kept_image("image/png", f"ref_{number}", (width, 10)), text_block("Look.")]
         talk.append(2 * number + 1, TurnId(f"turn_{number}"), 0, MessageId("msg"), {"role": "user", "content": content})
         pictures = {f"ref_{index}": "aGk=" * 50_000 for index in range(number + 1)}
-        built = build_request(definition(model=MODELS[0]), (), talk.window(), pictures=pictures, before=sent_messages)
-        sent_messages = built.messages
-        assert body_of(built.request) == whole_body(built.request)
-        blocks = [message["content"][0] for message in built.request.messages if message["role"] == "user"]
+        prepared = build_request(
+            definition(model=MODELS[0]), (), talk.window(), pictures=pictures, before=sent_messages
+        )
+        sent_messages = prepared.messages
+        assert body_of(prepared.request) == whole_body(prepared.request)
+        blocks = [message["content"][0] for message in prepared.request.messages if message["role"] == "user"]
         assert [block["type"] for block in blocks] == [
             "text" if index == 22 and number >= 22 else "image" for index in range(number + 1)
         ]
@@ -369,11 +373,11 @@ def test_images_beyond_the_limit_become_text_and_no_image_is_stored_inline() -> 
 def test_built_and_encoded_messages_count_as_the_conversations_memory() -> None:
     talk = conversation(400)
     bare_memory = talk.memory
-    built = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
-    talk.keep_sent(built.messages)
+    prepared = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
+    talk.keep_sent(prepared.messages)
     built_memory = talk.memory
     assert built_memory > bare_memory
-    body = encoded_body(built.request, profile_of(MODELS[0]))
+    body = encoded_body(prepared.request, profile_of(MODELS[0]))
     assert talk.memory > built_memory + sum(map(len, body)) * 0.8
 
 
@@ -395,9 +399,9 @@ def test_a_loaded_tool_has_its_current_description() -> None:
     ]
     for step, message in enumerate(messages):
         talk.extend(talk.plan(TurnId("turn_1"), step, MessageId("msg"), [message]))
-        built = build_request(definition(model="local"), tools, talk.window(), before=sent_messages)
-        sent_messages, tools = built.messages, (TOOLS[0], replace(TOOLS[1], description=f"Reads, edition {step}."))
-    assert "Reads, edition 1." in str(built.request.messages)
+        prepared = build_request(definition(model="local"), tools, talk.window(), before=sent_messages)
+        sent_messages, tools = prepared.messages, (TOOLS[0], replace(TOOLS[1], description=f"Reads, edition {step}."))
+    assert "Reads, edition 1." in str(prepared.request.messages)
 
 
 def test_the_first_entry_of_a_transcript_can_be_rewritten() -> None:

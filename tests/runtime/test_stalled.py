@@ -29,10 +29,10 @@ class Tools:
     """A tool with effects that counts its runs, and can be blocked."""
 
     def __init__(self) -> None:
-        self.spent = 0
+        self.run_count = 0
 
     async def spend(self, request: CallRequest) -> CallOutcome:
-        self.spent += 1
+        self.run_count += 1
         return ok("spent")
 
     def toolset(self) -> MemoryToolset:
@@ -110,10 +110,10 @@ async def test_a_disk_that_is_full_at_any_write_only_delays_the_turn(
         notices = [event for event in events if not event.seq]
         assert all(event.fields()["code"] == "STORAGE_STALLED" for event in notices)
         assert disk.refusals == refusals or notices, "the reader was not told"
-        assert tools.spent == 1
+        assert tools.run_count == 1
         stored_events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert [event.data for event in stored_events] == [event.data for event in numbered_events]
-        assert [turn.id for turn, _ in b.ended] == [accepted.turn_id]
+        assert [turn.id for turn, _ in b.ended_turns] == [accepted.turn_id]
 
 
 async def test_no_terminal_event_is_visible_before_it_is_synced(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_a_turn_stopped_while_its_end_is_refused_has_one_end_and_no_later_
     check_events(events)
     data_by_seq = {event.seq: event.data for event in first_events if event.seq}
     assert all(data_by_seq.get(event.seq, event.data) == event.data for event in events), "a number means two events"
-    assert tools.spent == 1
+    assert tools.run_count == 1
 
 
 async def test_a_message_is_refused_while_the_previous_turns_end_cannot_be_stored(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ async def test_an_interrupt_without_a_store_ends_the_turn_when_it_returns(tmp_pa
             disk.clear()
             await read_events(b, accepted.turn_id, events)
         assert events[-1].type == "interrupted"
-        assert tools.spent == 0, "an effect began after the interrupt"
+        assert tools.run_count == 0, "an effect began after the interrupt"
         assert (await b.turn(accepted.turn_id)).status is TurnStatus.INTERRUPTED
 
 

@@ -120,8 +120,8 @@ async def test_a_paid_attempt_stays_reserved_when_the_next_is_refused(tmp_path: 
     async with ScriptedModel(broken_step, error, last_step) as model, bench(tmp_path, model, hard="100000") as b:
         accepted = await b.send("Hi")
         await last_step.reached.wait()
-        assert len(await b.reserved()) == 2, "the first, of which nothing is stored yet, and the running one"
+        assert len(await b.read_reservations()) == 2, "the first, of which nothing is stored yet, and the running one"
         last_step.until.set()
         with anyio.fail_after(240):
             assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "done"
-        assert await b.reserved() == []
+        assert await b.read_reservations() == []

@@ -99,18 +99,18 @@ async def test_an_interrupt_ends_suspended_delegates_and_their_waits(tmp_path: P
     settings = define_leader(**ASKING, tool_policy={"delegate": "allow"})
     async with open_crew(tmp_path, script, write=echo) as b:
         accepted = await b.send("Lead", settings)
-        waiting = await open_waits(b, 2)
+        open_records = await open_waits(b, 2)
         await wait_for_suspension(b, accepted)
         assert await b.runtime.interrupt(SESSION)
         events = await read_events(b, accepted)
         assert kinds(events)[-1] == "interrupted"
         answers = fields_of(events, "input_answered")
         assert {(ended_wait["waitId"], ended_wait["action"]) for ended_wait in answers} == {
-            (ended_wait.id, "cancel") for ended_wait in waiting
+            (ended_wait.id, "cancel") for ended_wait in open_records
         }
-        for wait in waiting:
-            (stored,) = await b.database.read(partial(waits.of_turn, turn_id=wait.turn_id))
-            assert stored.state is WaitState.CANCELLED
+        for wait in open_records:
+            (stored_wait,) = await b.database.read(partial(waits.of_turn, turn_id=wait.turn_id))
+            assert stored_wait.state is WaitState.CANCELLED
             assert (await b.turn(wait.turn_id)).status is TurnStatus.INTERRUPTED
 
 
@@ -118,7 +118,7 @@ async def answer_without_arguments(request: CallRequest) -> CallOutcome:
     return ok("done")
 
 
-class Held(Disk):
+class HeldDatabase(Disk):
     """A real database whose ``hold``-th next read waits for a permission."""
 
     def __init__(self, inner: Database) -> None:
@@ -146,7 +146,7 @@ def store_answer(wait: WaitRecord) -> Callable[[Connection], None]:
 
 async def test_an_answer_that_arrives_during_another_ones_handling_is_used(tmp_path: Path) -> None:
     answers, database = Answers(), await Database.open(database_at(tmp_path / "test.db"))
-    held_database = Held(database)
+    held_database = HeldDatabase(database)
     model = ScriptedModel(use("write", query="a"), say("Done."))
     async with (
         model as model,

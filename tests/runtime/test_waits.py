@@ -210,7 +210,9 @@ async def test_a_waiting_turn_leaves_memory_and_its_reader_continues(tmp_path: P
 
 @pytest.mark.parametrize("resting", [True, False], ids=["put down", "in memory"])
 async def test_four_waits_survive_a_stop_and_are_answered_a_day_later(tmp_path: Path, resting: bool) -> None:
-    calls = tuple(Use("write", {"query": each}) for each in "ab") + tuple(Use("ask", {"query": each}) for each in "cd")
+    calls = tuple(Use("write", {"query": query}) for query in "ab") + tuple(
+        Use("ask", {"query": query}) for query in "cd"
+    )
     tools = toolset(write=echo, ask=ask_for_name)
     rules = {**ASKING, "tool_policy": {"ask": "allow"}}
     async with ScriptedModel(Step(calls)) as model, bench(tmp_path, model, tools, wait_seconds=2 * DAY) as b:
@@ -227,7 +229,7 @@ async def test_four_waits_survive_a_stop_and_are_answered_a_day_later(tmp_path: 
             await answer(b, wait, name="Ann")
         events = await read_events(b, accepted)
         assert len(tools.requests) == 4
-    assert {each["content"] for each in fields_of(events, "tool_result")} == {
+    assert {result["content"] for result in fields_of(events, "tool_result")} == {
         "did a",
         "did b",
         "hello Ann {'state': 's1'}",

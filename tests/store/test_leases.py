@@ -106,7 +106,7 @@ async def test_a_dead_servers_turns_are_taken_after_their_lease(tmp_path: Path, 
         stored = await b.database.read(lambda conn: run_events.read(conn, accepted.turn_id, 0, 10_000))
         assert [seq for seq, _ in stored] == [event.seq for event in events]
         assert a.ended == []
-        assert len(b.ended) == 2
+        assert len(b.ended_turns) == 2
 
 
 async def test_a_dead_servers_reservation_does_not_block_its_resumed_turn(tmp_path: Path, store: str) -> None:
@@ -121,10 +121,10 @@ async def test_a_dead_servers_reservation_does_not_block_its_resumed_turn(tmp_pa
         await slow.reached.wait()
         (left,) = await a.reserved()
         await take_over(a, b)
-        assert left not in await b.reserved()
+        assert left not in await b.read_reservations()
         events = await listen(b, accepted.turn_id)
         assert (kinds(events)[-1], text_of(events[kinds(events).index("step_reset") :])) == ("done", "Whole.")
-        assert await b.reserved() == []
+        assert await b.read_reservations() == []
 
 
 async def test_a_server_that_loses_a_turn_releases_its_budget_reservation(tmp_path: Path, store: str) -> None:
@@ -148,8 +148,8 @@ async def test_a_stopping_server_releases_the_budget_of_its_calls(tmp_path: Path
         async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store, hard="10") as a:
             await a.send("Hi", definition())
             await slow.reached.wait()
-            assert len(await b.reserved()) == 1
-        assert await b.reserved() == []
+            assert len(await b.read_reservations()) == 1
+        assert await b.read_reservations() == []
 
 
 async def test_an_owner_that_renews_keeps_its_turn_and_one_that_lost_it_ends_its_calls(

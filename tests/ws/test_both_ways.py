@@ -103,7 +103,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.allowed = anyio.Semaphore(0)
-        self.taken: list[str] = []
+        self.received: list[str] = []
 
     def connection(self, send_seconds: float) -> PlainConnection:
         scope = {"type": "websocket", "headers": [], "path": "/ws", "query_string": b""}
@@ -115,7 +115,7 @@ class Peer:
     async def send(self, message: Message) -> None:
         if message["type"] == "websocket.send":
             await self.allowed.acquire()
-            self.taken.append(message["text"])
+            self.received.append(message["text"])
 
 
 async def accept_connection(peer: Peer, send_seconds: float = PATIENCE) -> PlainConnection:
@@ -142,7 +142,7 @@ async def test_writing_never_waits_and_unread_data_is_bounded() -> None:
             peer.allowed.release()
         with anyio.fail_after(PATIENCE):
             await connection.drain()
-        assert peer.taken == ["x" * 1_000] * write_count
+        assert peer.received == ["x" * 1_000] * write_count
         tasks.cancel_scope.cancel()
 
 
