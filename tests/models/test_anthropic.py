@@ -80,7 +80,7 @@ async def collect_events(model: AnthropicModel, request: ModelRequest = HELLO) -
 
 
 def check_events(events: Sequence[ModelEvent], step: Step, request: ModelRequest) -> None:
-    """The events equal the step's, except for ids and figures that the fake invents."""
+    """Check that the events equal the step's, except for ids and figures that the fake invents."""
 
     def text_of_event(event: ModelEvent) -> str:
         text = repr(MessageCompleted(event.stop_reason, Usage()) if isinstance(event, MessageCompleted) else event)

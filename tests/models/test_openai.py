@@ -85,7 +85,7 @@ def find_end(events: Sequence[ModelEvent]) -> MessageCompleted:
 
 
 def check_order(events: Sequence[ModelEvent]) -> None:
-    """Only one block is open at a time, and the streamed pieces add up to the final blocks."""
+    """Check that one block is open at a time, and that the streamed pieces add up to the final blocks."""
     open_index, pieces, count = None, "", 0
     for event in events:
         if isinstance(event, BlockStarted):

@@ -41,12 +41,12 @@ def assistant(*blocks: JSON) -> JSON:
 
 
 def request(*messages: JSON, **parameters: Any) -> JSON:
-    """A request to an unlisted model, for which only the common rules apply."""
+    """Return a request to an unlisted model, for which only the common rules apply."""
     return {"model": "m", "max_tokens": 5, "messages": list(messages or [user(text("hi"))]), **parameters}
 
 
 def turn(*content: JSON, results: list[JSON] | None = None, **parameters: Any) -> JSON:
-    """A request in which the model used a tool."""
+    """Return a request in which the model used a tool."""
     results_message = user(*(results if results is not None else [tool_result()]))
     return request(
         user(text("hi")), assistant(*(content or [tool_use()])), results_message, **{"tools": [TOOL], **parameters}

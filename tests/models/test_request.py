@@ -66,7 +66,7 @@ REQUEST = ModelRequest("claude", 100, (text_block("be"), text_block("brief")), H
 
 
 def find_breakpoints(value: Any, path: str = "") -> list[str]:
-    """Paths of all breakpoints."""
+    """Return the paths of all breakpoints."""
     if isinstance(value, list):
         return [
             mark_path for index, item in enumerate(value) for mark_path in find_breakpoints(item, f"{path}.{index}")

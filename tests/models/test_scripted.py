@@ -26,7 +26,7 @@ LOOK: ToolSpec = {"name": "look", "description": "", "input_schema": {"type": "o
 
 
 def request_with_result(*texts: str) -> ModelRequest:
-    """A request after a tool found one search result of these sentences."""
+    """Return a request after a tool found one search result of these sentences."""
     result = {
         "type": "search_result",
         "source": "doc_1",

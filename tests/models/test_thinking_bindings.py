@@ -80,7 +80,7 @@ def _remove_first(body: JSON) -> None:
 
 
 def _remove_middle(body: JSON) -> None:
-    """One of two thinking blocks of the first answer, while later ones stay."""
+    """Remove one of two thinking blocks of the first answer, while later ones stay."""
     del body["messages"][1]["content"][2]
 
 

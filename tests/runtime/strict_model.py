@@ -41,12 +41,12 @@ class StrictModel(Model):
 
     @property
     def sent_tokens(self) -> int:
-        """Tokens of all requests."""
+        """Return the tokens of all requests."""
         return sum(usage.sent for usage in self.usages)
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of all requests that came from the cache."""
+        """Return the tokens of all requests that came from the cache."""
         return sum(usage.cache_read for usage in self.usages)
 
     @property

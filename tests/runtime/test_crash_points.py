@@ -62,7 +62,7 @@ def answer(request: ModelRequest) -> Step:
 
 
 def check_numbers(events: list[AgentEvent]) -> None:
-    """A number occurs once, and a gap must be named by ``voids``."""
+    """Check that a number occurs once, and that ``voids`` names each gap."""
     void_ranges = [tuple(event.fields()["voids"]) for event in events if event.type == "resumed"]
     for earlier, later in itertools.pairwise(events):
         assert later.seq > earlier.seq

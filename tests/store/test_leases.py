@@ -105,7 +105,7 @@ async def test_a_dead_servers_turns_are_taken_after_their_lease(tmp_path: Path, 
         assert heard[len(own) :] == [event for event in events if event.seq > EPOCH]  # a reader here continues there
         stored = await b.database.read(lambda conn: run_events.read(conn, accepted.turn_id, 0, 10_000))
         assert [seq for seq, _ in stored] == [event.seq for event in events]
-        assert a.ended == []
+        assert a.ended_turns == []
         assert len(b.ended_turns) == 2
 
 
@@ -119,7 +119,7 @@ async def test_a_dead_servers_reservation_does_not_block_its_resumed_turn(tmp_pa
     ):
         accepted = await a.send("Hi", definition())
         await slow.reached.wait()
-        (left,) = await a.reserved()
+        (left,) = await a.read_reservations()
         await take_over(a, b)
         assert left not in await b.read_reservations()
         events = await listen(b, accepted.turn_id)
@@ -132,14 +132,14 @@ async def test_a_server_that_loses_a_turn_releases_its_budget_reservation(tmp_pa
     async with ScriptedModel(slow) as first, bench(tmp_path, first, store=store, hard="10") as a:
         accepted = await a.send("Hi", definition())
         await slow.reached.wait()
-        assert len(await a.reserved()) == 1
+        assert len(await a.read_reservations()) == 1
         await a.database.write(lambda conn: turns.take_lease(conn, accepted.turn_id, "other"))
         session = await a.runtime.session(SESSION)
         with anyio.fail_after(PATIENCE):
             await a.runtime.renew_leases()
             while session.running:
                 await session.change()
-        assert await a.reserved() == []
+        assert await a.read_reservations() == []
 
 
 async def test_a_stopping_server_releases_the_budget_of_its_calls(tmp_path: Path, store: str) -> None:
@@ -183,7 +183,7 @@ async def test_an_owner_that_renews_keeps_its_turn_and_one_that_lost_it_ends_its
         with anyio.fail_after(PATIENCE):
             await cancelled.wait()
         assert kinds(await listen(a, accepted.turn_id))[-1] == "done"
-        assert a.ended == []
+        assert a.ended_turns == []
 
 
 async def test_a_suspended_turn_is_taken_by_another_server_at_once(tmp_path: Path, store: str) -> None:
