@@ -43,12 +43,12 @@ RESULT: Block = {
     "citations": {"enabled": True},
     "_passage": {"document_id": "doc_1"},
 }
-ASKED: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
-FOUND: Message = {"role": "user", "content": [tool_result_block("t", [RESULT])]}
+CALL_MESSAGE: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+RESULT_MESSAGE: Message = {"role": "user", "content": [tool_result_block("t", [RESULT])]}
 HELLO = ModelRequest("claude-x", 100, (), (user_message("hello"),))
-SEARCHED = ModelRequest("claude-x", 100, (), (user_message("hello"), ASKED, FOUND), (LOOK,))
+REQUEST_WITH_RESULT = ModelRequest("claude-x", 100, (), (user_message("hello"), CALL_MESSAGE, RESULT_MESSAGE), (LOOK,))
 
-RICH = Step(
+RICH_STEP = Step(
     (
         Think("Let me think, 想一想 🚀."),
         RedactedThinking("opaque"),
@@ -95,8 +95,8 @@ def check_events(events: Sequence[ModelEvent], step: Step, request: ModelRequest
 
 
 async def test_every_kind_of_block_arrives_as_its_events() -> None:
-    async with connect(RICH) as (model, _):
-        check_events(await collect_events(model, SEARCHED), RICH, SEARCHED)
+    async with connect(RICH_STEP) as (model, _):
+        check_events(await collect_events(model, REQUEST_WITH_RESULT), RICH_STEP, REQUEST_WITH_RESULT)
 
 
 def decode_sdk_events(raw: Sequence[anthropic.types.RawMessageStreamEvent]) -> list[ModelEvent]:
@@ -108,15 +108,17 @@ def decode_sdk_events(raw: Sequence[anthropic.types.RawMessageStreamEvent]) -> l
 
 @pytest.mark.parametrize("fault", [Fault(), Fault(chunk=1), Fault(chunk=7), Fault(newline="\r\n")])
 async def test_our_decoder_gives_the_sdks_events(fault: Fault) -> None:
-    ids = Step(tuple(Use(b.name, b.input, f"t{i}") if isinstance(b, Use) else b for i, b in enumerate(RICH.blocks)))
+    ids = Step(
+        tuple(Use(b.name, b.input, f"t{i}") if isinstance(b, Use) else b for i, b in enumerate(RICH_STEP.blocks))
+    )
     reply = Reply(Step(ids.blocks, usage=Usage(7, 6, 5, 4)), fault)
     async with connect(reply, reply, reply) as (model, api):
-        ours = await collect_events(model, SEARCHED)
+        ours = await collect_events(model, REQUEST_WITH_RESULT)
         client = anthropic.AsyncAnthropic(api_key=api.key, base_url=api.url, max_retries=0)
         async with client:
-            stream = await client.messages.create(**request_body(SEARCHED), stream=True)
+            stream = await client.messages.create(**request_body(REQUEST_WITH_RESULT), stream=True)
             sdks = [event async for event in stream]
-            async with client.messages.stream(**request_body(SEARCHED)) as helper:
+            async with client.messages.stream(**request_body(REQUEST_WITH_RESULT)) as helper:
                 final = await helper.get_final_message()
     assert ours == decode_sdk_events(sdks)
     blocks = [event.block for event in ours if isinstance(event, BlockStopped)]
@@ -132,9 +134,9 @@ def _without_nulls(block: dict[str, object]) -> dict[str, object]:
 
 async def test_our_request_equals_the_sdks() -> None:
     async with connect(say("a"), say("b")) as (model, api):
-        await collect_events(model, SEARCHED)
+        await collect_events(model, REQUEST_WITH_RESULT)
         async with anthropic.AsyncAnthropic(api_key=api.key, base_url=api.url, max_retries=0) as client:
-            async for _ in await client.messages.create(**request_body(SEARCHED), stream=True):
+            async for _ in await client.messages.create(**request_body(REQUEST_WITH_RESULT), stream=True):
                 pass
     ours, sdks = api.calls
     assert ours.request == sdks.request
@@ -178,7 +180,7 @@ async def test_tool_input_that_is_truncated_or_not_an_object_is_marked_broken() 
 
 async def test_citations_name_result_blocks_and_text() -> None:
     async with connect(say("Two sentences.", Cite(0, 0, 2))) as (model, _):
-        events = await collect_events(model, SEARCHED)
+        events = await collect_events(model, REQUEST_WITH_RESULT)
     (citation,) = [event.citation for event in events if isinstance(event, CitationDelta)]
     assert (citation.search_result_index, citation.start, citation.end) == (0, 0, 2)
     assert citation.cited_text == "Staff get 25 days. Sick leave needs a note."
@@ -189,7 +191,7 @@ async def test_citations_name_result_blocks_and_text() -> None:
 async def test_marks_mode_sends_no_search_result_and_still_yields_citations() -> None:
     step = Step((Say("", pieces=("A note is needed for sick leave [", "[1", "]", "]. Bye")),))
     async with connect(step, citations="marks") as (model, api):
-        events = await collect_events(model, SEARCHED)
+        events = await collect_events(model, REQUEST_WITH_RESULT)
     body = api.requests[0]
     assert "search_result" not in repr(body["messages"])
     assert body["messages"][2]["content"][0]["content"][0]["text"].startswith("[1] Leave\n")
@@ -235,7 +237,7 @@ async def test_a_request_with_a_lone_surrogate_or_a_huge_number_is_still_sent() 
         "role": "assistant",
         "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {"n": 10**30}}],
     }
-    request = ModelRequest("claude-x", 7, (), (user_message("a\ud800b"), use, FOUND), (LOOK,))
+    request = ModelRequest("claude-x", 7, (), (user_message("a\ud800b"), use, RESULT_MESSAGE), (LOOK,))
     async with connect(say("a")) as (model, api):
         await collect_events(model, request)
     assert api.requests[0]["messages"][0]["content"][0]["text"] == "a?b"
@@ -342,13 +344,13 @@ def decode_values(*values: str) -> list[ModelEvent | None]:
     return [decoder.decode(value.encode()) for value in values]
 
 
-START = '{"type":"message_start","message":{"model":"m"}}'
-OPEN = '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
+MESSAGE_START = '{"type":"message_start","message":{"model":"m"}}'
+BLOCK_START = '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
 
 
 def test_events_and_deltas_of_unknown_types_are_skipped() -> None:
     odd = '{"type":"content_block_delta","index":0,"delta":{"type":"odd_delta","x":1}}'
-    assert decode_values(START, '{"type":"news"}', OPEN, odd, '{"type":"ping"}')[1:] == [
+    assert decode_values(MESSAGE_START, '{"type":"news"}', BLOCK_START, odd, '{"type":"ping"}')[1:] == [
         None,
         BlockStarted(0, {"type": "text", "text": ""}),
         None,
@@ -358,7 +360,7 @@ def test_events_and_deltas_of_unknown_types_are_skipped() -> None:
 
 def test_a_block_of_an_unknown_type_is_forwarded_unchanged() -> None:
     odd = '{"type":"content_block_start","index":0,"content_block":{"type":"odd","x":[1]}}'
-    assert decode_values(START, odd, '{"type":"content_block_stop","index":0}')[2] == BlockStopped(
+    assert decode_values(MESSAGE_START, odd, '{"type":"content_block_stop","index":0}')[2] == BlockStopped(
         0, {"type": "odd", "x": [1]}
     )
 
@@ -379,7 +381,7 @@ def test_a_block_of_an_unknown_type_is_forwarded_unchanged() -> None:
         '{"type":"content_block_delta","index":0,"delta":{"type":"citations_delta","citation":{}}}',
         '{"type":"content_block_delta","index":[],"delta":{"type":"text_delta","text":"x"}}',
         '{"type":"content_block_stop","index":4}',
-        OPEN,
+        BLOCK_START,
         '{"type":"message_start"}',
         '{"type":"message_delta"}',
         '{"type":"message_stop"}',
@@ -388,7 +390,7 @@ def test_a_block_of_an_unknown_type_is_forwarded_unchanged() -> None:
 )
 def test_events_the_api_never_sends_are_a_broken_stream(event: str) -> None:
     with pytest.raises(ModelError, match="malformed") as error:
-        decode_values(START, OPEN, event)
+        decode_values(MESSAGE_START, BLOCK_START, event)
     assert error.value.started
     assert error.value.retryable
     assert error.value.kind == "malformed_stream"
@@ -396,8 +398,8 @@ def test_events_the_api_never_sends_are_a_broken_stream(event: str) -> None:
 
 def test_empty_deltas_create_no_events() -> None:
     empty = '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":""}}'
-    assert decode_values(START, OPEN, empty)[2] is None
+    assert decode_values(MESSAGE_START, BLOCK_START, empty)[2] is None
 
 
 def test_the_started_event_names_the_model_that_answers() -> None:
-    assert decode_values(START) == [MessageStarted("m")]
+    assert decode_values(MESSAGE_START) == [MessageStarted("m")]

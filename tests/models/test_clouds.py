@@ -24,7 +24,7 @@ from agentic_rag.testing.frames import frames
 from agentic_rag.testing.steps import say, step_events
 
 NAME = "us.anthropic.claude-haiku-5-5-v1:0"
-ASK = ModelRequest(NAME, 500, (text_block("Be brief."),), (user_message("Hi \ud800"),))
+REQUEST = ModelRequest(NAME, 500, (text_block("Be brief."),), (user_message("Hi \ud800"),))
 
 
 def header(name: str, value: str) -> bytes:
@@ -87,7 +87,7 @@ async def open_cloud(kind: Any, key: str = "", **options: bool) -> AsyncIterator
 
 async def collect_events(model: CloudModel) -> list[ModelEvent]:
     with anyio.fail_after(240):
-        async with model.stream(ASK) as events:
+        async with model.stream(REQUEST) as events:
             return [event async for event in events]
 
 

@@ -50,7 +50,7 @@ PASSAGE: Block = {
     "content": [{"type": "text", "text": "Staff get 25 days."}, {"type": "text", "text": "Ask HR."}],
     "_passage": {},
 }
-ASK = ModelRequest("small-1", 500, (text_block("Be brief."),), (user_message("Hi"),), (TOOL,))
+REQUEST = ModelRequest("small-1", 500, (text_block("Be brief."),), (user_message("Hi"),), (TOOL,))
 TWO = Step((Say("So:"), Use("look", {"a": 1}, "call_a"), Use("look", {"b": [1, "x"]}, "call_b")))
 
 
@@ -64,7 +64,7 @@ async def connect(*script: Scripted, **options: Any) -> AsyncIterator[tuple[Open
             await model.aclose()
 
 
-async def collect_events(model: OpenAIModel, request: ModelRequest = ASK) -> list[ModelEvent]:
+async def collect_events(model: OpenAIModel, request: ModelRequest = REQUEST) -> list[ModelEvent]:
     with anyio.fail_after(240):
         async with model.stream(request) as events:
             return [event async for event in events]
@@ -180,7 +180,7 @@ async def test_the_stop_reason_is_claudes(service_reason: str, reason: str) -> N
 async def test_marks_become_citations_and_are_sent_back_as_marks() -> None:
     call: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
     call_result: Message = {"role": "user", "content": [tool_result_block("t", [PASSAGE])]}
-    request = replace(ASK, messages=(user_message("Days?"), call, call_result))
+    request = replace(REQUEST, messages=(user_message("Days?"), call, call_result))
     for mark in ("[[{}]]", "[{}]", "【{}】", "【{}†leave】", "[[{}, 1]]"):
         step = Step((Say("Staff get 25 days", (Cite(0),)), Say(". `a[1]` Ask.")))
         async with connect(step, say("Fine."), shape=Shape(mark=mark)) as (model, api):
@@ -208,7 +208,7 @@ async def test_results_images_and_notes_are_sent_in_the_services_order() -> None
     source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
     picture_result = tool_result_block("x" * 60, [text_block("A plan."), {"type": "image", "source": source}])
     error_result = tool_result_block("b", [text_block("no such file")], is_error=True)
-    request = replace(ASK, messages=transcript(picture_result, error_result), tool_choice={"type": "none"})
+    request = replace(REQUEST, messages=transcript(picture_result, error_result), tool_choice={"type": "none"})
     async with connect(say("A plan.")) as (model, api):
         await collect_events(model, request)
         _, _, assistant, first_result, second_result, user = api.requests[0]["messages"]
@@ -231,7 +231,7 @@ async def test_reasoning_is_sent_back_where_supported_and_only_inside_a_turn() -
     earlier_turn = transcript(tool_result_block("a", [text_block("one")]))
     answer: Message = {"role": "assistant", "content": [text_block("One.")]}
     current_turn = transcript(tool_result_block("b", [text_block("two")]))
-    request = replace(ASK, model="deepseek-chat", messages=(*earlier_turn, answer, *current_turn))
+    request = replace(REQUEST, model="deepseek-chat", messages=(*earlier_turn, answer, *current_turn))
     async with connect(say("Two."), rules=ChatRules(replays=True)) as (model, api):
         request = replace(request, messages=_without_notes(request.messages))
         with pytest.raises(ModelError, match="Missing reasoning_content"):
@@ -256,12 +256,12 @@ def _without_notes(messages: Sequence[Message]) -> tuple[Message, ...]:
 @pytest.mark.parametrize(
     ("rules", "request_", "left_out"),
     [
-        (ChatRules(reasons=True), ASK, "max_tokens"),
-        (ChatRules(refuses=frozenset({"stream_options"})), ASK, "stream_options"),
-        (ChatRules(refuses=frozenset({"temperature"})), replace(ASK, temperature=0.2), "temperature"),
+        (ChatRules(reasons=True), REQUEST, "max_tokens"),
+        (ChatRules(refuses=frozenset({"stream_options"})), REQUEST, "stream_options"),
+        (ChatRules(refuses=frozenset({"temperature"})), replace(REQUEST, temperature=0.2), "temperature"),
         (
             ChatRules(refuses=frozenset({"tool_choice", "stream_options"})),
-            replace(ASK, tool_choice={"type": "none"}),
+            replace(REQUEST, tool_choice={"type": "none"}),
             "tool_choice",
         ),
     ],
@@ -279,7 +279,7 @@ async def test_a_refused_parameter_is_left_out_of_later_requests(
 
 
 async def test_a_reasoning_model_gets_only_supported_parameters() -> None:
-    request = replace(ASK, model="gpt-5-mini", temperature=0.5, effort="high")
+    request = replace(REQUEST, model="gpt-5-mini", temperature=0.5, effort="high")
     async with connect(say("Well."), rules=ChatRules(reasons=True)) as (model, api):
         await collect_events(model, request)
         assert api.refused == []
@@ -292,7 +292,7 @@ async def test_bad_unicode_leaves_as_a_question_mark() -> None:
     result: Message = {"role": "user", "content": [tool_result_block("a", [text_block("b\udc00")])]}
     messages: tuple[Message, ...] = (user_message("a\ud800"), {"role": "assistant", "content": [call_block]}, result)
     async with connect(say("Well.")) as (model, api):
-        await collect_events(model, replace(ASK, messages=messages))
+        await collect_events(model, replace(REQUEST, messages=messages))
         assert api.requests[0]["messages"][1]["content"] == "a?"
 
 
@@ -370,7 +370,7 @@ async def test_models_listed_by_a_service_are_known() -> None:
     async with connect(models=("small-1", "big-1")) as (model, _):
         assert await model.list_names() == ("small-1", "big-1")
         with pytest.raises(ModelError, match="does not know the model 'other'"):
-            await collect_events(model, replace(ASK, model="other"))
+            await collect_events(model, replace(REQUEST, model="other"))
     async with connect() as (model, _):
         assert await model.list_names() is None
 

@@ -53,7 +53,7 @@ def turn(*content: JSON, results: list[JSON] | None = None, **parameters: Any) -
     )
 
 
-THOUGHT: JSON = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
+THINKING: JSON = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ THOUGHT: JSON = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
         request(system="be brief", stream=True, stop_sequences=["END"]),
         request(system=[{**text("be brief"), "cache_control": {"type": "ephemeral", "ttl": "1h"}}]),
         turn(),
-        turn(THOUGHT, text("I look."), tool_use(), thinking={"type": "adaptive"}),
+        turn(THINKING, text("I look."), tool_use(), thinking={"type": "adaptive"}),
         turn({"type": "redacted_thinking", "data": "x"}, tool_use()),
         turn(tool_use("a"), tool_use("b"), results=[tool_result("b"), tool_result("a"), text("and?")]),
         turn(results=[tool_result(content=[text("see"), RESULT])]),
@@ -113,7 +113,7 @@ def picture(data: bytes = HEADER + (8).to_bytes(4, "big") * 2, kind: str = "imag
 PNG = picture()
 HUGE = HEADER + (8_001).to_bytes(4, "big") * 2
 LATE: JSON = {"name": "late", "description": "Comes late.", "input_schema": {"type": "object"}, "defer_loading": True}
-FOUND: JSON = {"type": "tool_reference", "tool_name": "late"}
+REFERENCE: JSON = {"type": "tool_reference", "tool_name": "late"}
 LOCATION: JSON = {
     "type": "search_result_location",
     "cited_text": "One.",
@@ -199,9 +199,13 @@ REFUSED: list[tuple[str, Any, str]] = [
         turn({"type": "thinking", "thinking": "x"}, tool_use()),
         "messages.1.content.0.signature: Field required",
     ),
-    ("wrong signature", turn({**THOUGHT, "signature": "x"}, tool_use()), "messages.1.content.0: Invalid `signature`"),
-    ("changed thinking", turn({**THOUGHT, "thinking": "hmm"}, tool_use()), "messages.1.content.0: Invalid `signature`"),
-    ("thinking no string", turn({**THOUGHT, "thinking": 1}, tool_use()), "messages.1.content.0.thinking: "),
+    ("wrong signature", turn({**THINKING, "signature": "x"}, tool_use()), "messages.1.content.0: Invalid `signature`"),
+    (
+        "changed thinking",
+        turn({**THINKING, "thinking": "hmm"}, tool_use()),
+        "messages.1.content.0: Invalid `signature`",
+    ),
+    ("thinking no string", turn({**THINKING, "thinking": 1}, tool_use()), "messages.1.content.0.thinking: "),
     (
         "redacted without data",
         turn({"type": "redacted_thinking", "data": ""}, tool_use()),
@@ -209,12 +213,12 @@ REFUSED: list[tuple[str, Any, str]] = [
     ),
     (
         "message ends in thinking",
-        request(user(text("a")), assistant(text("b"), THOUGHT), user(text("c"))),
+        request(user(text("a")), assistant(text("b"), THINKING), user(text("c"))),
         "messages.1.content.1: The final block",
     ),
     (
         "breakpoint on thinking",
-        turn({**THOUGHT, "cache_control": CACHED}, tool_use()),
+        turn({**THINKING, "cache_control": CACHED}, tool_use()),
         "messages.1.content.0.cache_control: ",
     ),
     ("unknown thinking", request(thinking={"type": "deep"}), "thinking.type: "),
@@ -507,7 +511,7 @@ def test_all_problems_of_a_request_are_reported() -> None:
 
 
 def _problems_after(change: Callable[[JSON], None]) -> list[str]:
-    body = turn(THOUGHT, tool_use())
+    body = turn(THINKING, tool_use())
     change(body)
     return problems(body)
 

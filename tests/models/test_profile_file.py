@@ -84,7 +84,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_profiles(tmp_path / "none.toml")
 
 
-SHOWN = """
+FILE_WITH_HEADERS = """
 [models.claude-sonnet-5-5]
 display = "omitted"
 headers = { X-Desk = "7", anthropic-beta = "one-2026-01-01" }
@@ -100,7 +100,7 @@ async def ask(model: AnthropicModel | OpenAIModel, *messages: Message, name: str
 
 
 async def test_a_model_is_asked_with_its_own_headers_and_its_thinking_is_shown_as_the_file_says(tmp_path: Path) -> None:
-    use_operator_profiles(read_profiles(write(tmp_path, SHOWN)), {"openai": "openai"})
+    use_operator_profiles(read_profiles(write(tmp_path, FILE_WITH_HEADERS)), {"openai": "openai"})
     hi = user_message("Hi")
     async with FakeMessagesAPI(then=Step((Think("hm"), say("So.").blocks[0]))) as api:
         model = AnthropicModel(api.key, api.url, headers={"anthropic-beta": "all-2026-01-01", "x-desk": "0"})

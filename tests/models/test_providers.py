@@ -65,8 +65,8 @@ def choose(tmp_path: Path, model: str, key: str | None = None) -> ChosenModel:
 
 
 def test_without_a_provider_the_key_decides(tmp_path: Path) -> None:
-    without, with_key = choose(tmp_path, "claude-x"), choose(tmp_path, "claude-x", KEY)
-    assert type(without.model) is ExtractiveModel
+    without_key, with_key = choose(tmp_path, "claude-x"), choose(tmp_path, "claude-x", KEY)
+    assert type(without_key.model) is ExtractiveModel
     assert (type(with_key.model), with_key.name) == (AnthropicModel, "claude-x")
 
 

@@ -52,14 +52,14 @@ LOCATION = {
     "start_char_index": 0,
     "end_char_index": 4,
 }
-CITED: Block = {"type": "text", "text": "So.", "citations": [LOCATION]}
+CITED_TEXT: Block = {"type": "text", "text": "So.", "citations": [LOCATION]}
 USE: Block = {"type": "tool_use", "id": "t1", "name": "look", "input": {"_id": 7, "cache_control": "mine"}}
 
 HISTORY: tuple[Message, ...] = (
     user_message("first"),
     assistant({"type": "thinking", "thinking": "hm", "signature": sign("hm")}, {**USE, "_broken_input": "{"}),
     user(tool_result_block("t1", [text_block("found"), result()])),
-    assistant(CITED),
+    assistant(CITED_TEXT),
     user_message("second"),
 )
 REQUEST = ModelRequest("claude", 100, (text_block("be"), text_block("brief")), HISTORY, (LOOK, FIND))
@@ -115,7 +115,7 @@ def test_keys_inside_tool_arguments_are_unchanged() -> None:
 
 
 def test_citations_of_old_answers_are_sent_back_where_the_endpoint_supports_them() -> None:
-    assert request_body(REQUEST)["messages"][3]["content"] == [CITED]
+    assert request_body(REQUEST)["messages"][3]["content"] == [CITED_TEXT]
     assert request_body(REQUEST, cites=False)["messages"][3]["content"] == [{"type": "text", "text": "So."}]
 
 
@@ -156,7 +156,7 @@ def test_a_request_is_the_prefix_of_the_next_one_apart_from_breakpoints() -> Non
     assert (later["system"], later["tools"]) == (earlier["system"], earlier["tools"])
 
 
-BLOCKS = st.sampled_from([text_block("a"), {**text_block("b"), "_note": 1}, CITED, result()])
+BLOCKS = st.sampled_from([text_block("a"), {**text_block("b"), "_note": 1}, CITED_TEXT, result()])
 
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(BLOCKS, min_size=1, max_size=4)), max_size=6), st.booleans())
@@ -164,7 +164,7 @@ def test_there_are_never_more_than_four_breakpoints_and_no_private_key(
     exchanges: list[tuple[bool, list[Block]]], tools: bool
 ) -> None:
     messages = [
-        user(*blocks) if by_user else assistant(*[block for block in blocks if block["type"] == "text"] or [CITED])
+        user(*blocks) if by_user else assistant(*[block for block in blocks if block["type"] == "text"] or [CITED_TEXT])
         for by_user, blocks in exchanges
     ]
     request = ModelRequest(

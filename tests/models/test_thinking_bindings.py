@@ -15,7 +15,7 @@ TOOL: JSON = {"name": "look", "description": "Looks.", "input_schema": {"type": 
 LATE: JSON = {"name": "late", "description": "Late.", "input_schema": {"type": "object"}, "defer_loading": True}
 BETA = {"anthropic-beta": "thinking-binding-controls-2026-08-01"}
 DROP = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-BOUND = "bound to a different conversation"
+BOUND_ERROR = "bound to a different conversation"
 
 
 async def ask(api: FakeMessagesAPI, body: JSON, headers: dict[str, str] | None = None) -> httpx2.Response:
@@ -93,7 +93,7 @@ async def test_thinking_after_a_change_is_refused_or_dropped_on_request(change: 
         change(body)
         refusal = await ask(api, body)
         assert refusal.status_code == 400
-        assert BOUND in refusal.json()["error"]["message"]
+        assert BOUND_ERROR in refusal.json()["error"]["message"]
         assert (await ask(api, {**body, "thinking": DROP})).status_code == 400, "the header is missing"
         response = await ask(api, {**body, "thinking": DROP}, BETA)
         assert response.status_code == 200
@@ -214,4 +214,4 @@ async def test_a_deferred_tool_is_available_from_its_first_reference() -> None:
             ]
         assert (await ask(api, body)).status_code == 200
         changed_body = {**body, "tools": [TOOL, {**LATE, "description": "Later."}]}
-        assert BOUND in (await ask(api, changed_body)).json()["error"]["message"]
+        assert BOUND_ERROR in (await ask(api, changed_body)).json()["error"]["message"]

@@ -33,7 +33,7 @@ MOST_UNREAD = 16 * 2**20
 Serve = Callable[[SocketStream], Awaitable[None]]
 
 
-def chunked(body: bytes, sizes: Sequence[int]) -> bytes:
+def encode_chunks(body: bytes, sizes: Sequence[int]) -> bytes:
     """Return an answer in chunks of these sizes in turn."""
     chunks, start, number = [], 0, 0
     while start < len(body):
@@ -129,10 +129,10 @@ async def read_whole_answer() -> list[ModelEvent]:
 
 
 ANSWERS: dict[str, Callable[[Sequence[int]], bytes]] = {
-    "in chunks": lambda sizes: chunked(STREAM, sizes),
+    "in chunks": lambda sizes: encode_chunks(STREAM, sizes),
     "with a length": lambda sizes: WITH_LENGTH,
     "to the end": lambda sizes: TO_THE_END,
-    "after an interim one": lambda sizes: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + chunked(STREAM, sizes),
+    "after an interim one": lambda sizes: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + encode_chunks(STREAM, sizes),
 }
 
 
@@ -152,24 +152,24 @@ async def test_an_answer_is_the_same_in_any_chunking(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["in chunks", "with a length"])
 async def test_a_truncated_answer_is_an_error_or_complete(kind: str) -> None:
     answer = ANSWERS[kind]([7])
-    cuts = [answer[:length] for length in range(0, len(answer), 41)]
-    serving = iter(cuts)
+    truncated_answers = [answer[:length] for length in range(0, len(answer), 41)]
+    remaining = iter(truncated_answers)
 
     async def serve(stream: SocketStream) -> None:
         async with stream:
             await take_request(stream)
-            await stream.send(next(serving))
+            await stream.send(next(remaining))
 
     expected = await read_whole_answer()
     async with connect(serve) as model:
-        for cut_off in cuts:
+        for truncated in truncated_answers:
             events, failure = await read_answer(model)
-            assert events == expected[: len(events)], cut_off
-            assert (len(events) == len(expected)) or (failure is not None and failure.retryable), cut_off
+            assert events == expected[: len(events)], truncated
+            assert (len(events) == len(expected)) or (failure is not None and failure.retryable), truncated
 
 
 async def test_one_connection_handles_requests_in_sequence() -> None:
-    service = Service([[chunked(STREAM, [9])]] * 5)
+    service = Service([[encode_chunks(STREAM, [9])]] * 5)
     expected = await read_whole_answer()
     async with connect(service) as model:
         assert [await read_answer(model) for _ in range(5)] == [(expected, None)] * 5

@@ -77,8 +77,8 @@ class StrictModel(Model):
         )
         completed = events[-1]
         assert isinstance(completed, MessageCompleted)
-        cached = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
-        usage = cached.usage + Usage(input=_picture_tokens(body))
+        cache_count = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
+        usage = cache_count.usage + Usage(input=_picture_tokens(body))
         self.usages.append(usage)
 
         async def replay_events() -> AsyncIterator[ModelEvent]:

@@ -26,10 +26,10 @@ from tests.runtime import test_queue as queue
 from tests.runtime import test_runtime as turns
 from tests.runtime import test_tool_arguments as arguments
 from tests.runtime.harness import bench, definition, kinds, ok, toolset
-from tests.runtime.served import Service, on
+from tests.runtime.served import Service, use_service
 
 MODULES = (turns, fallback, arguments, evidence, queue)
-ELSEWHERE = {
+EXCLUDED_TESTS = {
     "test_only_real_passages_are_cited": "a mark cannot forge a quote; of those that do not exist: test_marks",
     "test_a_parent_cites_the_documents_that_its_delegate_cited": "a mark names a passage, its sentence is found",
     "test_usage_of_delegates_belongs_to_the_turn": "it looks at the figures that the script's own model makes up",
@@ -42,9 +42,9 @@ ELSEWHERE = {
     "test_one_of_two_delegates_fails_and_the_others_passages_are_cited": "it waits for seconds",
 }
 """Tests whose script one of the services cannot express, with the reasons."""
-PIECES = {"text": "text", "thinking": "text", "tool_arguments": "delta"}
+PIECE_KEYS = {"text": "text", "thinking": "text", "tool_arguments": "delta"}
 """Events that hold a part of something, and the field with it."""
-DECIDED = {"seq", "ts", "usage", "timings", "contextTokens", "durationMs", "imageId", "inMs", "verified"}
+IGNORED_FIELDS = {"seq", "ts", "usage", "timings", "contextTokens", "durationMs", "imageId", "inMs", "verified"}
 """Fields of events that a service, a clock or chance decides. Passages of marks are also compared."""
 
 
@@ -71,7 +71,7 @@ def cases(module: ModuleType) -> Iterator[Case]:
             for parameter_names, *_ in marks
         ]
         provided = {"tmp_path", *itertools.chain(*names)}
-        is_ours = name.startswith("test_") and test.__module__ == module.__name__ and name not in ELSEWHERE
+        is_ours = name.startswith("test_") and test.__module__ == module.__name__ and name not in EXCLUDED_TESTS
         if not is_ours or set(inspect.signature(test).parameters) != provided:
             continue
         for number, combination in enumerate(itertools.product(*(values for _, values, *_ in marks))):
@@ -88,9 +88,9 @@ def normalize_events(events: list[Json]) -> list[Json]:
     """Return the content of a turn's events for each agent: joined pieces, and ids numbered by first appearance."""
     agents: dict[str, list[Json]] = {}
     for event in events:
-        fields = {key: value for key, value in event.items() if key not in DECIDED}
+        fields = {key: value for key, value in event.items() if key not in IGNORED_FIELDS}
         agent_events = agents.setdefault(fields.get("agent", ""), [])
-        key = PIECES.get(fields["type"], "")
+        key = PIECE_KEYS.get(fields["type"], "")
         if key and agent_events and {**agent_events[-1], key: ""} == {**fields, key: ""}:
             agent_events[-1][key] += fields[key]
         else:
@@ -112,7 +112,7 @@ async def look(request: CallRequest) -> CallOutcome:
 async def run_steps(folder: Path, service: Service, steps: tuple[Step, ...]) -> list[Json]:
     """Return the events for clients of a turn with these steps on a service."""
     (folder / f"{service.name}").mkdir(exist_ok=True)
-    with on(service):
+    with use_service(service):
         async with (
             ScriptedModel(*steps) as model,
             bench(folder / service.name, model, toolset(look=look), model_idle=20) as b,
@@ -123,7 +123,7 @@ async def run_steps(folder: Path, service: Service, steps: tuple[Step, ...]) -> 
 
 
 AGAIN, DONE = use("look", query="x"), say("Done.")
-ODD: dict[str, tuple[Step, ...]] = {
+ODD_STEPS: dict[str, tuple[Step, ...]] = {
     "cut in its text": (Step((Say("It holds 3 lit"),), stop_reason="max_tokens"), say("res, at most.")),
     "cut in a call": (Step((Use("look", raw='{"query": "a lo'),), stop_reason="max_tokens"), AGAIN, DONE),
     "cut before a word": (Step((Say(""),), stop_reason="max_tokens"), DONE),
@@ -136,10 +136,10 @@ ODD: dict[str, tuple[Step, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", ODD_STEPS)
 async def test_model_errors_are_reported_equally_on_both_services(tmp_path: Path, name: str) -> None:
     messages_events, chat_events = [
-        await run_steps(tmp_path, Service(service_name), ODD[name]) for service_name in ("messages", "chat")
+        await run_steps(tmp_path, Service(service_name), ODD_STEPS[name]) for service_name in ("messages", "chat")
     ]
     for messages_event, chat_event in zip(messages_events, chat_events, strict=True):
         assert messages_event == chat_event
@@ -164,7 +164,7 @@ async def test_a_script_gives_the_same_events_on_both_services(tmp_path: Path, c
     services = [Service("messages"), Service("chat")]
     for service in services:
         (tmp_path / service.name).mkdir()
-        with on(service):
+        with use_service(service):
             await case.test(tmp_path / service.name, **case.arguments)
     assert [service.refused for service in services] == [[], []]
     assert services[0].call_count == services[1].call_count

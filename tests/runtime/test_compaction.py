@@ -44,7 +44,7 @@ from tests.runtime.harness import SESSION, Bench, Disk, MemoryToolset, bench, de
 
 FACT = "They spoke of pumps."
 SUMMARY = json.dumps({"facts": [{"fact": FACT, "documents": []}], "wishes": ["Short answers."]})
-RENDERED = f"Facts:\n- {FACT}\nThe user's wishes:\n- Short answers."
+RENDERED_SUMMARY = f"Facts:\n- {FACT}\nThe user's wishes:\n- Short answers."
 
 
 async def activate(request: CallRequest) -> CallOutcome:
@@ -83,7 +83,7 @@ async def test_a_summary_replaces_all_messages_and_the_role_stays(tmp_path: Path
         rows_before, _, _ = await read_state(b)
         compaction = await b.compact()
         assert (compaction.summary, compaction.message_count, compaction.from_seq, compaction.created_by) == (
-            RENDERED,
+            RENDERED_SUMMARY,
             20,
             1,
             "user",
@@ -98,16 +98,16 @@ async def test_a_summary_replaces_all_messages_and_the_role_stays(tmp_path: Path
         )
         assert summary_request.messages[: len(previous_request.messages)] == previous_request.messages
         assert plain_text(summary_request.messages[-1]["content"]).startswith("[note: Summarise the conversation")
-        archived, session, _ = await read_state(b)
-        assert [row.content for row in archived] == [row.content for row in rows_before]
-        assert (session.compaction_id, session.compacted_to) == (compaction.id, archived[-1].seq)
+        archived_rows, session, _ = await read_state(b)
+        assert [row.content for row in archived_rows] == [row.content for row in rows_before]
+        assert (session.compaction_id, session.compacted_to) == (compaction.id, archived_rows[-1].seq)
         rows = await b.database.read(lambda conn: usage.of_session(conn, SESSION))
         assert [(row.turn_id, row.input, row.output) for row in rows if row.turn_id is None] == [(None, 50, 7)]
         assert text_of(await b.say("And now?")) == "Eleven."
         sent_messages = model.requests[-1].messages
         assert len(sent_messages) == 1
         texts = [block["text"] for block in sent_messages[0]["content"]]
-        assert texts[0].endswith(RENDERED)
+        assert texts[0].endswith(RENDERED_SUMMARY)
         assert texts[1].splitlines()[1:] == [line for n in range(10) for line in ("---", f"Question {n}?")]
         assert texts[2].endswith("Be kind.")
         assert texts[3] == "And now?"
@@ -167,15 +167,15 @@ async def test_a_summary_whose_cost_cannot_be_stored_releases_its_reservation(tm
 
 
 @pytest.mark.parametrize(
-    "failing",
+    "failing_step",
     [
         ModelError("no", http_status=400),
         Broken(say("Half a summary of it"), 3, ModelError("broke", started=True)),
         Stalled(say("Silent for ever."), 2),
     ],
 )
-async def test_a_failed_compaction_changes_nothing(tmp_path: Path, failing: Scripted) -> None:
-    steps = (*long_chat(), failing, say("Next."))
+async def test_a_failed_compaction_changes_nothing(tmp_path: Path, failing_step: Scripted) -> None:
+    steps = (*long_chat(), failing_step, say("Next."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools(), model_idle=0.3) as b:
         await chat(b)
         state_before = await read_state(b)
@@ -267,7 +267,7 @@ async def test_a_session_past_its_share_is_compacted_between_turns(tmp_path: Pat
         rows, session, archives = await read_state(b)
         assert [(archive.created_by, archive.message_count) for archive in archives] == [("auto", 22)]
         assert sum(row.seq > session.compacted_to for row in rows) == 2
-        assert plain_text(session.head[:1]).endswith(RENDERED)
+        assert plain_text(session.head[:1]).endswith(RENDERED_SUMMARY)
 
 
 async def test_a_failed_automatic_compaction_is_not_retried_at_once(tmp_path: Path) -> None:

@@ -93,9 +93,9 @@ async def test_the_window_moves_between_turns_keeps_the_role_and_survives_a_rest
         requests = [bodies(model)[index] for index in (0, 3, 4)]
         assert not is_prefix(requests[0], requests[1])
         assert is_prefix(requests[1], requests[2])
-        carried = texts(model.requests[4])[0]
-        assert carried.startswith('[carried over: the role "guide"')
-        assert "Be kind to people." in carried
+        carried_text = texts(model.requests[4])[0]
+        assert carried_text.startswith('[carried over: the role "guide"')
+        assert "Be kind to people." in carried_text
         assert not any(block["type"] == "tool_use" for m in model.requests[4].messages for block in m["content"])
         assert (await session_of(b)).window_start == session.window_start
     async with ScriptedModel(say("C.")) as third_model, bench(tmp_path, third_model, tools_of()) as b:

@@ -30,7 +30,7 @@ from tests.tools.many import many_tools
 
 LOCAL = "local-model"
 """A model of a service without deferred tools."""
-WANTED = "helpdesk__get_ticket"
+TICKET_TOOL = "helpdesk__get_ticket"
 
 
 async def answer(request: CallRequest) -> CallOutcome:
@@ -69,9 +69,9 @@ def results_of(events: list[Any]) -> list[tuple[str, str, str]]:
 def find_and_call(model: str, arguments: Json | None = None) -> tuple[Step, Step]:
     call_arguments = {"id": "T-1"} if arguments is None else arguments
     call = (
-        Use(WANTED, call_arguments)
+        Use(TICKET_TOOL, call_arguments)
         if model == NAME
-        else Use("call_tool", {"name": WANTED, "arguments": call_arguments})
+        else Use("call_tool", {"name": TICKET_TOOL, "arguments": call_arguments})
     )
     return Step((Think("Find."), Use("find_tools", {"query": "get a ticket"}))), Step((Think("Call."), call))
 
@@ -99,16 +99,16 @@ async def test_a_hundred_tools_are_found_and_called(tmp_path: Path, model: str) 
     first_request = strict.requests[0]
     assert len(str(first_tools(first_request))) < 4_000
     assert [tool["name"] for tool in first_tools(first_request)][-1] == "search_documents"
-    deferred = [tool for tool in first_request["tools"] if tool.get("defer_loading")]
-    assert len(deferred) == (100 if model == NAME else 0)
+    deferred_tools = [tool for tool in first_request["tools"] if tool.get("defer_loading")]
+    assert len(deferred_tools) == (100 if model == NAME else 0)
     assert "- helpdesk (10): " in body_texts(first_request)
     find_result, call_result = results_of(events)
     assert (find_result[0], find_result[1]) == ("find_tools", "ok")
-    assert WANTED in find_result[2]
-    assert call_result == (WANTED, "ok", f"{WANTED} with [('id', 'T-1')]")
+    assert TICKET_TOOL in find_result[2]
+    assert call_result == (TICKET_TOOL, "ok", f"{TICKET_TOOL} with [('id', 'T-1')]")
     steps = ("tool_call_started", "tool_call", "tool_result")
     called_names = [event.fields()["toolName"] for event in events if event.type in steps]
-    assert called_names == ["find_tools"] * 3 + [WANTED] * 3
+    assert called_names == ["find_tools"] * 3 + [TICKET_TOOL] * 3
     streamed_arguments = "".join(event.fields()["delta"] for event in events if event.type == "tool_arguments")
     assert model == NAME or streamed_arguments.endswith('{"id":"T-1"}')
 
@@ -129,7 +129,7 @@ async def test_requests_with_many_tools_only_grow(tmp_path: Path, model: str) ->
 @pytest.mark.parametrize(
     ("policy", "change", "arguments", "status", "words"),
     [
-        ({WANTED: "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
+        ({TICKET_TOOL: "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
         ({"helpdesk__*": "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
         ({}, {"changed": True}, {"id": "T-1"}, "denied", "has changed since its server was accepted"),
         ({}, {}, {"id": 7}, "error", "do not fit the tool"),
@@ -141,34 +141,34 @@ async def test_a_loaded_tool_is_subject_to_the_policy(
     tmp_path: Path, model: str, policy: Any, change: Any, arguments: Json, status: str, words: str
 ) -> None:
     tools = tools_of(40)
-    changed_info = replace(tools.functions[WANTED][0], **change)
-    tools = replace(tools, functions={**tools.functions, WANTED: (changed_info, answer)})
+    changed_info = replace(tools.functions[TICKET_TOOL][0], **change)
+    tools = replace(tools, functions={**tools.functions, TICKET_TOOL: (changed_info, answer)})
     strict = StrictModel(answer_in_order(*find_and_call(model, arguments)))
     settings = definition(model=model, tool_policy=policy)
     (events,) = await run(tmp_path, strict, tools, settings, "What of T-1?")
     name, result_status, text = results_of(events)[1]
-    assert (name, result_status) == (WANTED, status)
+    assert (name, result_status) == (TICKET_TOOL, status)
     assert words in text
     assert tools.requests == [], "it ran"
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("call_input", "words"),
     [
         ({"name": "nothing", "arguments": {}}, "There is no tool 'nothing'"),
-        ({"name": "call_tool", "arguments": {"name": WANTED, "arguments": {"id": "1"}}}, "There is no"),
-        ({"name": WANTED}, "do not fit the tool"),
+        ({"name": "call_tool", "arguments": {"name": TICKET_TOOL, "arguments": {"id": "1"}}}, "There is no"),
+        ({"name": TICKET_TOOL}, "do not fit the tool"),
         ({"arguments": {}}, "do not fit the tool"),
         ({"name": 7, "arguments": {}}, "do not fit the tool"),
-        ({"name": WANTED, "arguments": "{"}, "do not fit the tool"),
-        ({"name": WANTED, "arguments": "[" * 9_000}, "do not fit the tool"),
-        ({"name": WANTED, "arguments": [1]}, "do not fit the tool"),
-        ({"name": WANTED, "arguments": '{"id": "T-1"}'}, f"{WANTED} with"),
+        ({"name": TICKET_TOOL, "arguments": "{"}, "do not fit the tool"),
+        ({"name": TICKET_TOOL, "arguments": "[" * 9_000}, "do not fit the tool"),
+        ({"name": TICKET_TOOL, "arguments": [1]}, "do not fit the tool"),
+        ({"name": TICKET_TOOL, "arguments": '{"id": "T-1"}'}, f"{TICKET_TOOL} with"),
         ({"name": "search_documents", "arguments": {"query": "x"}}, "search_documents with"),
     ],
 )
-async def test_a_call_by_name_runs_the_named_tool(tmp_path: Path, given: Json, words: str) -> None:
-    strict = StrictModel(answer_in_order(Step((Think("Call."), Use("call_tool", given)))))
+async def test_a_call_by_name_runs_the_named_tool(tmp_path: Path, call_input: Json, words: str) -> None:
+    strict = StrictModel(answer_in_order(Step((Think("Call."), Use("call_tool", call_input)))))
     (events,) = await run(tmp_path, strict, tools_of(40), definition(model=LOCAL), "Go")
     ((_, _, text),) = results_of(events)
     assert words in text
@@ -183,7 +183,7 @@ async def test_adding_a_server_with_many_tools_defers_them_and_keeps_thinking_va
         events = await b.say("What of T-1?", definition=definition(model=NAME))
         await b.say("Bye", definition=definition(model=NAME))
     assert strict.refused == []
-    assert results_of(events)[1][:2] == (WANTED, "ok")
+    assert results_of(events)[1][:2] == (TICKET_TOOL, "ok")
     first_request, last_request = strict.requests[0], strict.requests[-1]
     assert (last_request["system"], bare(first_tools(last_request))) == (
         first_request["system"],
@@ -211,7 +211,7 @@ async def test_without_deferred_tools_a_conversation_with_added_tools_gets_call_
         b.services.tools = tools_of(60)
         events = await b.say("What of T-1?", definition=definition(model=LOCAL))
         await b.say("Bye", definition=definition(model=LOCAL))
-    assert results_of(events)[1][:2] == (WANTED, "ok")
+    assert results_of(events)[1][:2] == (TICKET_TOOL, "ok")
     names = [tool["name"] for tool in strict.requests[-1]["tools"]]
     assert names[: len(strict.requests[0]["tools"])] == [tool["name"] for tool in strict.requests[0]["tools"]]
     assert names[-2:] == ["find_tools", "call_tool"]
@@ -225,14 +225,14 @@ async def test_a_call_by_name_that_a_stop_interrupted_continues_as_that_tool(tmp
 
     bench_of: list[Bench] = []
     tools = tools_of(40)
-    info: ToolInfo = tools.functions[WANTED][0]
-    tools = replace(tools, functions={**tools.functions, WANTED: (info, stop)})
+    info: ToolInfo = tools.functions[TICKET_TOOL][0]
+    tools = replace(tools, functions={**tools.functions, TICKET_TOOL: (info, stop)})
     strict = StrictModel(answer_in_order(*find_and_call(LOCAL)))
     async with bench(tmp_path, strict, services=Services(strict, tools)) as b:
         bench_of.append(b)
         events = await b.say("What of T-1?", definition=definition(model=LOCAL))
         later_events = await b.say("Go on", definition=definition(model=LOCAL))
-    assert results_of(events)[-1][0] == WANTED
+    assert results_of(events)[-1][0] == TICKET_TOOL
     assert kinds(events)[-1] == "interrupted"
     assert text_of(later_events) == "Done."
     assert strict.refused == []

@@ -13,7 +13,7 @@ from agentic_rag.tools.base import CallOutcome, CallRequest
 from tests.runtime.delegate_rig import Crew, define_leader, delegate_to, open_crew
 from tests.runtime.harness import MemoryToolset, bench, hits, info, ok, toolset
 
-PROMISED = {
+DOCUMENTED_FIELDS = {
     "turn_started": "user_message_id message_id content client_message_id? model image_id images? attachments?",
     "iteration_start": "iteration continues",
     "thinking": "text",
@@ -48,12 +48,12 @@ def test_events_have_the_documented_fields() -> None:
     }
     promised = {
         name: {camel(field.rstrip("?")) + ("?" if field.endswith("?") else "") for field in fields.split()}
-        for name, fields in PROMISED.items()
+        for name, fields in DOCUMENTED_FIELDS.items()
     }
     assert {name: promised.get(name) for name in actual} == actual
     assert promised.keys() == actual.keys()
-    documented = Path(__file__).parents[2].joinpath("docs/clients/native.md").read_text()
-    assert all(f"`{name}`" in documented for name in actual)
+    documentation = Path(__file__).parents[2].joinpath("docs/clients/native.md").read_text()
+    assert all(f"`{name}`" in documentation for name in actual)
 
 
 async def test_small_structured_results_are_sent_inline_and_large_ones_by_ref(tmp_path: Path) -> None:

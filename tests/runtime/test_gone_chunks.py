@@ -26,13 +26,13 @@ class Library(World):
         return await super().missing_chunks(domain_id, chunk_ids)
 
 
-@pytest.mark.parametrize("known", [True, False])
-async def test_removed_passages_are_queried_again_after_a_documents_change(tmp_path: Path, known: bool) -> None:
-    is_queried_once = known and not POSTGRESQL  # where another server may delete a document, all are looked up
+@pytest.mark.parametrize("has_mark", [True, False])
+async def test_removed_passages_are_queried_again_after_a_documents_change(tmp_path: Path, has_mark: bool) -> None:
+    is_queried_once = has_mark and not POSTGRESQL  # where another server may delete a document, all are looked up
     async with FakeMessagesAPI(then=brain) as api:
         model = AnthropicModel(api.key, api.url)
         library = Library(model, tools_of())
-        if not known:
+        if not has_mark:
             library.mark = None
         async with open_world(tmp_path, api, library) as (b, world):
             for _ in range(3):
@@ -41,7 +41,7 @@ async def test_removed_passages_are_queried_again_after_a_documents_change(tmp_p
             assert (len(library.queries) == 1) is is_queried_once
             library.queries.clear()
             delete_document(world)
-            library.mark = object() if known else None
+            library.mark = object() if has_mark else None
             await ask(b, world, "Sure?")
             assert library.queries[0] == {"doc_1-c0"}
             assert (len(library.queries) == 1) is is_queried_once

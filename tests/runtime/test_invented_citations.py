@@ -61,5 +61,5 @@ async def test_invented_citations_of_an_endpoint_are_not_sent_back(
     ]
     assert text_citations
     for location in text_citations:
-        quoted = "".join(SENTENCES[location["start_block_index"] : location["end_block_index"]])
-        assert " ".join(location["cited_text"].split()) in quoted
+        source_text = "".join(SENTENCES[location["start_block_index"] : location["end_block_index"]])
+        assert " ".join(location["cited_text"].split()) in source_text

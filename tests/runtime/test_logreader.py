@@ -142,9 +142,9 @@ async def test_a_stop_between_two_groups_leaves_only_whole_delivered_groups(tmp_
             readers.cancel_scope.cancel()
         await desk.database.write(run_groups.settle)  # as the next start does
         stored_events = await desk.database.read(lambda conn: run_events.read(conn, TurnId("turn_test"), 0, 1000))
-        delivered = [(event.seq, event.data) for event in received]
-        assert stored_events == delivered[: len(stored_events)]
-        assert len(stored_events) >= len(delivered) - MAX_UNJOURNALLED
+        delivered_events = [(event.seq, event.data) for event in received]
+        assert stored_events == delivered_events[: len(stored_events)]
+        assert len(stored_events) >= len(delivered_events) - MAX_UNJOURNALLED
 
 
 async def test_a_log_refused_by_the_store_is_not_written_further(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.runtime.harness import SESSION, Bench, Services, bench, definition, h
 from tests.runtime.strict_model import NAME, StrictModel, results_of
 
 FILLING = "The pump works. " * 250
-GOOD: Json = {
+GOOD_SUMMARY: Json = {
     "facts": [{"fact": "The pump holds 3 litres.", "documents": ["doc_1"]}, "Two pumps were seen."],
     "decisions": ["Take the small pump."],
     "open_questions": ["What does it cost?"],
@@ -84,7 +84,7 @@ async def read_archives(b: Bench) -> list[compactions.CompactionRecord]:
 
 
 async def test_a_turn_is_compacted_in_its_middle_and_its_summary_stays_citable(tmp_path: Path) -> None:
-    brain = Brain(14, GOOD, filler="word " * 700)
+    brain = Brain(14, GOOD_SUMMARY, filler="word " * 700)
     model = StrictModel(brain)
     async with bench(tmp_path, model, services=services(model)) as b:
         events = await b.say("How much does it hold?", definition=long_limits())
@@ -114,10 +114,10 @@ async def test_a_turn_is_compacted_in_its_middle_and_its_summary_stays_citable(t
     assert newest_result in results_of(next_request).values(), "what was not seen before the summary stays"
 
 
-BAD: dict[str, Step | Json] = {
-    "cut off": Step((Say(json.dumps(GOOD)[:60]),), stop_reason="max_tokens"),
+BAD_SUMMARIES: dict[str, Step | Json] = {
+    "cut off": Step((Say(json.dumps(GOOD_SUMMARY)[:60]),), stop_reason="max_tokens"),
     "refused": Step((Say("I cannot."),), stop_reason="refusal"),
-    "of an unknown document": {**GOOD, "facts": [{"fact": "It is blue.", "documents": ["doc_7"]}]},
+    "of an unknown document": {**GOOD_SUMMARY, "facts": [{"fact": "It is blue.", "documents": ["doc_7"]}]},
     "a call": Step((Use("dump", {"query": "x"}),)),
     "no object": Step((Say("They spoke of pumps."),)),
     "empty": Step((Say('{"facts": [], "decisions": []}'),)),
@@ -126,9 +126,9 @@ BAD: dict[str, Step | Json] = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("kind", BAD_SUMMARIES)
 async def test_a_bad_summary_changes_nothing_and_the_turn_goes_on(tmp_path: Path, kind: str) -> None:
-    brain = Brain(8, BAD[kind], filler="word " * 900)
+    brain = Brain(8, BAD_SUMMARIES[kind], filler="word " * 900)
     model = StrictModel(brain)
     async with bench(tmp_path, model, services=services(model)) as b:
         events = await b.say("How much does it hold?", definition=long_limits())
@@ -143,7 +143,7 @@ async def test_a_bad_summary_changes_nothing_and_the_turn_goes_on(tmp_path: Path
 
 
 async def test_a_second_summary_is_requested_with_the_reason(tmp_path: Path) -> None:
-    brain = Brain(9, BAD["of an unknown document"], GOOD, filler="word " * 900)
+    brain = Brain(9, BAD_SUMMARIES["of an unknown document"], GOOD_SUMMARY, filler="word " * 900)
     model = StrictModel(brain)
     async with bench(tmp_path, model, services=services(model)) as b:
         assert kinds(await b.say("How much?", definition=long_limits()))[-1] == "done"
@@ -156,7 +156,7 @@ async def test_a_second_summary_is_requested_with_the_reason(tmp_path: Path) -> 
 
 
 async def test_a_prompt_that_is_too_long_is_shortened_and_retried(tmp_path: Path) -> None:
-    brain = Brain(10, GOOD, filler="word " * 700)
+    brain = Brain(10, GOOD_SUMMARY, filler="word " * 700)
     model = StrictModel(brain, context_window=9_000)
     async with bench(tmp_path, model, services=services(model)) as b:
         events = await b.say("How much does it hold?", definition=long_limits(60_000))
@@ -181,15 +181,15 @@ async def test_a_question_longer_than_the_model_reads_ends_with_words_for_its_us
 async def test_a_turn_that_was_compacted_and_killed_resumes_with_steps_and_references(tmp_path: Path) -> None:
     cite_step = Step((Think("x"), Say("It holds 3 litres.", (Cite(0),)), Use("dump", {"query": "a"})))
     steps = [Step((Use("search_documents", {"query": "pump"}),)), cite_step]
-    brain = Brain(12, GOOD, filler="word " * 700)
-    reached = anyio.Event()
+    brain = Brain(12, GOOD_SUMMARY, filler="word " * 700)
+    call_reached = anyio.Event()
 
     def answer(body: Json) -> Step:
         return steps.pop(0) if steps else brain(body)
 
     async def stall(request: CallRequest) -> CallOutcome:
         if brain.summary_requests:
-            reached.set()
+            call_reached.set()
             await anyio.sleep_forever()
         return await dump(request)
 
@@ -198,7 +198,7 @@ async def test_a_turn_that_was_compacted_and_killed_resumes_with_steps_and_refer
     async with bench(tmp_path, model, services=stalling_services) as b:
         accepted = await b.send("How much does it hold?", long_limits())
         with anyio.fail_after(240):
-            await reached.wait()
+            await call_reached.wait()
     brain.reads = 1
     second_model = StrictModel(brain)
     async with bench(tmp_path, second_model, services=services(second_model)) as b:
@@ -227,7 +227,7 @@ async def test_without_a_language_model_a_long_turn_is_compacted_by_extracts(tmp
 
 
 async def test_refused_thinking_costs_a_second_attempt_and_no_turn(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=Brain(1, GOOD)) as api:
+    async with FakeMessagesAPI(then=Brain(1, GOOD_SUMMARY)) as api:
         model = AnthropicModel(api.key, api.url)
         await model.warm_up()
         async with bench(tmp_path, model, services=services(model)) as b:

@@ -31,7 +31,7 @@ from agentic_rag.tools.base import CallOutcome, CallRequest
 from agentic_rag.tools.entries.entry import McpEntry, StdioTarget
 from tests.runtime.harness import SESSION, MemoryToolset, bench, definition, info, ok, text_of, toolset
 
-LONG = "".join(f"line {number} 文字\n" for number in range(3_000))
+LONG_TEXT = "".join(f"line {number} 文字\n" for number in range(3_000))
 
 
 def with_server() -> Definition:
@@ -39,7 +39,7 @@ def with_server() -> Definition:
 
 
 async def dump(request: CallRequest) -> CallOutcome:
-    return ok(LONG)
+    return ok(LONG_TEXT)
 
 
 def result_texts(request: ModelRequest) -> list[str]:
@@ -57,8 +57,8 @@ async def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_to_its_en
     def read_on(request: ModelRequest) -> Step:
         shown_text = result_texts(request)[-1]
         if not refs:
-            assert shown_text.startswith(LONG[:1000])
-            assert shown_text.endswith(LONG[-1000:])
+            assert shown_text.startswith(LONG_TEXT[:1000])
+            assert shown_text.endswith(LONG_TEXT[-1000:])
             ref = shown_text.split('ref "')[1].split('"')[0]
             start = 0
         else:
@@ -67,19 +67,19 @@ async def test_a_long_result_is_shown_by_head_and_tail_and_can_be_read_to_its_en
         refs.append(ref)
         return Step((Use("read_tool_result", {"ref": ref, "from": start}),))
 
-    reads = (len(LONG.encode()) // RESULT_BUDGET) + 1
+    reads = (len(LONG_TEXT.encode()) // RESULT_BUDGET) + 1
     steps: list[Scripted] = [use("dump", query="x"), *[read_on] * reads, say("Read.")]
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(dump=dump)) as b:
         limits = definition().limits.__class__(max_steps=20)
         events = await b.say("Read it", definition=definition(entries=with_server().entries, limits=limits))
         assert text_of(events) == "Read."
         parts = [text.rsplit("\n[characters", 1)[0] for text in result_texts(model.requests[-1])[1:]]
-        assert "".join(parts) == LONG
+        assert "".join(parts) == LONG_TEXT
         first_result = next(event.fields() for event in events if event.type == "tool_result")
         assert (first_result["truncated"], first_result["ref"]) == (True, refs[0])
         payload = await b.database.read(lambda conn: payloads.get(conn, SESSION, refs[0]))
         assert payload is not None
-        assert payload.size == len(LONG.encode())
+        assert payload.size == len(LONG_TEXT.encode())
         calls = await b.database.read(lambda conn: tool_calls.of_turn(conn, TurnId(events[0].turn_id)))
         assert (calls[0].size, calls[0].ref) == (payload.size, refs[0])
         assert (calls[1].ref, calls[1].status) == (None, "ok")
@@ -128,7 +128,7 @@ async def test_words_are_found_in_a_stored_result_with_their_places(tmp_path: Pa
         await b.say("Go", definition=with_server())
         match, rest = result_texts(model.requests[-1])[1:]
         assert "line 2999 文字" in match
-        assert match.endswith(f"[1 of 1 places, {len(LONG)} characters in all]")
+        assert match.endswith(f"[1 of 1 places, {len(LONG_TEXT)} characters in all]")
         assert rest.startswith(match.split("]\n", 1)[1].rsplit("\n[", 1)[0])
 
 

@@ -104,12 +104,12 @@ async def test_images_are_omitted_by_size_and_can_be_loaded_again(tmp_path: Path
     assert {mark.rsplit(" ", 1)[1].rstrip("]") for mark in marks} <= files
 
 
-@pytest.mark.parametrize("at_once", [1, 24])
-async def test_large_images_are_kept_within_the_services_limit(tmp_path: Path, at_once: int) -> None:
+@pytest.mark.parametrize("image_count", [1, 24])
+async def test_large_images_are_kept_within_the_services_limit(tmp_path: Path, image_count: int) -> None:
     async def show(request: CallRequest) -> CallOutcome:
-        return CallOutcome(ToolStatus.OK, tuple(image(png(2_500, 400)) for _ in range(at_once)))
+        return CallOutcome(ToolStatus.OK, tuple(image(png(2_500, 400)) for _ in range(image_count)))
 
-    show_steps = [Step((Use("show", {"query": str(number)}),)) for number in range(25 // at_once)]
+    show_steps = [Step((Use("show", {"query": str(number)}),)) for number in range(25 // image_count)]
     model = StrictModel(steps_of(*show_steps, Step((Say("Seen."),))))
     settings = definition(model=NAME, limits=Limits(max_steps=30))
     async with bench(tmp_path, model, services=Services(model, toolset(show=show))) as b:
@@ -143,7 +143,7 @@ async def test_images_pass_marks_mode_redaction_and_the_extractive_model(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("data", "said", "why"),
+    ("data", "declared_type", "reason"),
     [
         (b"\x89PNG" + b"\0" * (30 * 1024 * 1024), "image/png", "5 MiB of base64 are the most"),
         (png(9_000, 10), "image/png", "9000×10 pixels, 8000 a side are the most"),
@@ -151,10 +151,10 @@ async def test_images_pass_marks_mode_redaction_and_the_extractive_model(tmp_pat
         (b"<svg/>", "image/png", "PNG, JPEG, GIF and WebP can be"),
     ],
 )
-def test_an_unsupported_image_is_reported_with_the_reason(data: bytes, said: str, why: str) -> None:
-    content = types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=said)
+def test_an_unsupported_image_is_reported_with_the_reason(data: bytes, declared_type: str, reason: str) -> None:
+    content = types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=declared_type)
     (block,) = to_blocks([content])
-    assert block == text_block(f"[image, {said}, {len(content.data) * 3 // 4} bytes: not shown: {why}]")
+    assert block == text_block(f"[image, {declared_type}, {len(content.data) * 3 // 4} bytes: not shown: {reason}]")
 
 
 def test_an_images_type_follows_its_content() -> None:
@@ -162,7 +162,7 @@ def test_an_images_type_follows_its_content() -> None:
     assert to_blocks([content]) == (image(png()),)
 
 
-SIZED = {
+HEADERS = {
     "gif": b"GIF89a" + struct.pack("<HH", 30, 20),
     "jpeg": b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08" + struct.pack(">HH", 20, 30) + b"\0" * 9,
     "webp": b"RIFF\0\0\0\0WEBPVP8X" + b"\0" * 8 + (29).to_bytes(3, "little") + (19).to_bytes(3, "little"),
@@ -170,16 +170,16 @@ SIZED = {
 }
 
 
-@pytest.mark.parametrize("kind", SIZED)
+@pytest.mark.parametrize("kind", HEADERS)
 def test_the_size_of_an_image_is_read_from_its_header(kind: str) -> None:
-    picture = read_picture(SIZED[kind])
+    picture = read_picture(HEADERS[kind])
     assert picture is not None
     assert (picture.media_type, picture.width, picture.height, picture.tokens) == (f"image/{kind}", 30, 20, 1)
 
 
-@given(st.sampled_from(sorted(SIZED)), st.binary(max_size=40), st.integers(0, 40))
-def test_image_sizes_are_read_from_any_bytes_without_errors(kind: str, rest: bytes, cut: int) -> None:
-    picture = read_picture(SIZED[kind][:cut] + rest)
+@given(st.sampled_from(sorted(HEADERS)), st.binary(max_size=40), st.integers(0, 40))
+def test_image_sizes_are_read_from_any_bytes_without_errors(kind: str, tail: bytes, length: int) -> None:
+    picture = read_picture(HEADERS[kind][:length] + tail)
     assert picture is None or min(picture.width, picture.height) > 0
 
 

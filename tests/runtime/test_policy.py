@@ -208,8 +208,8 @@ def test_a_call_that_the_catalogue_trusts_as_idempotent_still_has_effects() -> N
 
 # -- foreign schemas -----------------------------------------------------------------------------------------------
 
-EVIL = r"^(([a-z])+.)+[A-Z]([a-z])+$"
-LONG = "a" * 5000
+EVIL_PATTERN = r"^(([a-z])+.)+[A-Z]([a-z])+$"
+LONG_VALUE = "a" * 5000
 
 
 def foreign_tool(**schema: Any) -> ToolInfo:
@@ -224,11 +224,11 @@ def find_call_problem(tool: ToolInfo, arguments: Mapping[str, Any]) -> str | Non
 @pytest.mark.parametrize(
     "schema",
     [
-        {"properties": {"q": {"type": "string", "pattern": EVIL}}},
-        {"patternProperties": {EVIL: {"type": "string"}}},
-        {"properties": {"q": {"allOf": [{"anyOf": [{"pattern": EVIL}]}]}}},
-        {"propertyNames": {"pattern": EVIL}},
-        {"properties": {"q": {"$ref": "#/$defs/p"}}, "$defs": {"p": {"pattern": EVIL}}},
+        {"properties": {"q": {"type": "string", "pattern": EVIL_PATTERN}}},
+        {"patternProperties": {EVIL_PATTERN: {"type": "string"}}},
+        {"properties": {"q": {"allOf": [{"anyOf": [{"pattern": EVIL_PATTERN}]}]}}},
+        {"propertyNames": {"pattern": EVIL_PATTERN}},
+        {"properties": {"q": {"$ref": "#/$defs/p"}}, "$defs": {"p": {"pattern": EVIL_PATTERN}}},
         {"$ref": "#"},
         {
             "properties": {"q": {"$ref": "#/$defs/q"}},
@@ -245,11 +245,11 @@ def find_call_problem(tool: ToolInfo, arguments: Mapping[str, Any]) -> str | Non
         {"properties": {"q": {"type": "nothing"}}},
         {"properties": {"q": {"multipleOf": 0}}},
         {"properties": {"q": {"minimum": "x"}}},
-        {"allOf": [{"if": {"pattern": EVIL}, "then": {"type": "object"}}]},
+        {"allOf": [{"if": {"pattern": EVIL_PATTERN}, "then": {"type": "object"}}]},
     ],
 )
 def test_a_hostile_schema_is_cheap_fetches_nothing_and_refuses_no_call(schema: dict[str, Any]) -> None:
-    assert find_call_problem(foreign_tool(**schema), {"q": LONG, LONG: LONG}) is None
+    assert find_call_problem(foreign_tool(**schema), {"q": LONG_VALUE, LONG_VALUE: LONG_VALUE}) is None
 
 
 def test_harmless_parts_of_a_foreign_schema_are_checked() -> None:
@@ -298,7 +298,7 @@ def test_no_schema_crashes_the_check(schema: dict[str, Any], value: Any) -> None
 
 PATTERN = Policy({"*": "allow"}, effects_allowed=False)
 SEND, LOOK = info("srv__send"), info("srv__look", read_only=True)
-OURS = {
+OWN_TOOLS = {
     "search_documents": info("search_documents", origin="builtin"),
     "promptx_recall": info("promptx_recall", origin="system"),
     "promptx_action": info("promptx_action", origin="system"),
@@ -312,7 +312,7 @@ HIT = {"document_id": "d", "document_name": "n", "sentences": [{"text": "x", "ch
 def make_turn(messages: list[Message]) -> Turn:
     """Return a turn that continues after these messages, as after a restart."""
     turn = Turn(message_id=MessageId("m"), model="m", policy=PATTERN, max_steps=9)
-    turn.offer([SEND, *OURS.values()])
+    turn.offer([SEND, *OWN_TOOLS.values()])
     turn.restore(messages, {}, Usage())
     return turn
 

@@ -36,11 +36,11 @@ async def test_a_plain_answer_streams_and_is_stored(tmp_path: Path) -> None:
 
 async def test_tools_run_in_parallel_and_citations_are_tied_to_passages(tmp_path: Path) -> None:
     both_arrived = anyio.Event()
-    arrived: list[str] = []
+    arrivals: list[str] = []
 
     async def meet(request: CallRequest) -> CallOutcome:
-        arrived.append(request.id)
-        if len(arrived) == 2:
+        arrivals.append(request.id)
+        if len(arrivals) == 2:
             both_arrived.set()
         await both_arrived.wait()
         return ok("met")
@@ -159,14 +159,14 @@ async def test_an_interrupt_during_thinking_leaves_no_unsigned_block(tmp_path: P
 
 async def test_an_interrupt_reaches_running_tools(tmp_path: Path) -> None:
     tool_started = anyio.Event()
-    cancelled: list[str] = []
+    cancelled_calls: list[str] = []
 
     async def hang(request: CallRequest) -> CallOutcome:
         tool_started.set()
         try:
             await anyio.sleep_forever()
         finally:
-            cancelled.append(request.id)
+            cancelled_calls.append(request.id)
         raise AssertionError("slept for ever")
 
     tools = toolset(search_documents=search, hang=hang)
@@ -181,7 +181,7 @@ async def test_an_interrupt_reaches_running_tools(tmp_path: Path) -> None:
                     statuses.append(event.fields()["status"])
                     await b.runtime.interrupt(SESSION)
         assert statuses == ["ok", "interrupted"]
-        assert len(cancelled) == 1
+        assert len(cancelled_calls) == 1
         results = (await b.transcript())[-1]["content"]  # the calls that had ended keep their own results
         assert [(block["type"], block.get("is_error", False)) for block in results] == [
             ("tool_result", False),

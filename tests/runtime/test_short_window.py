@@ -51,8 +51,8 @@ def serve_steps(*steps: Step) -> FakeChatAPI:
 
     def brain(body: Json) -> Step:
         asks_for_summary = "Summarise the conversation" in str([body["messages"][0], body["messages"][-1]])
-        stops = body.get("tool_choice") == "none" or not remaining
-        return say("I had rather not.") if asks_for_summary else say("So.") if stops else remaining.pop(0)
+        must_stop = body.get("tool_choice") == "none" or not remaining
+        return say("I had rather not.") if asks_for_summary else say("So.") if must_stop else remaining.pop(0)
 
     return FakeChatAPI(then=brain, rules=ChatRules(context_window=WINDOW))
 

@@ -147,16 +147,16 @@ async def test_a_turn_stopped_while_its_end_is_refused_has_one_end_and_no_later_
 
 async def test_a_message_is_refused_while_the_previous_turns_end_cannot_be_stored(tmp_path: Path) -> None:
     async with open_full_disk(tmp_path, ScriptedModel(say("One."), say("Two."))) as (b, disk):
-        stalled = await b.send("A", definition())
+        accepted = await b.send("A", definition())
         disk.fill()
         events: list[AgentEvent] = []
         with anyio.fail_after(PATIENCE):
-            await read_events(b, stalled.turn_id, events, last_type="notice")
+            await read_events(b, accepted.turn_id, events, last_type="notice")
             with pytest.raises(StorageFull):
                 await b.send("B", definition(), client_message_id="m2")
-            assert await b.turn(stalled.turn_id) is not None
+            assert await b.turn(accepted.turn_id) is not None
             disk.clear()
-            await read_events(b, stalled.turn_id, events)
+            await read_events(b, accepted.turn_id, events)
             repeated = await b.send("B", definition(), client_message_id="m2")
             assert not repeated.duplicate
             assert text_of([event async for event in b.runtime.follow(repeated.turn_id)]) == "Two."

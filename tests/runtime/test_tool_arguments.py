@@ -15,16 +15,16 @@ from tests.databases import database_at
 from tests.runtime.harness import Disk, bench, kinds, ok, toolset
 
 SECRET = "sk-planted-0123456789-wxyz"
-GIVEN = {"query": "how deep the gold lies"}
-WRITTEN = tuple(pieces_of(json.dumps(GIVEN)))
+ARGUMENTS = {"query": "how deep the gold lies"}
+ARGUMENT_PIECES = tuple(pieces_of(json.dumps(ARGUMENTS)))
 
 
 async def lookup(request: CallRequest) -> CallOutcome:
     return ok("found")
 
 
-def call(call_id: str = "toolu_1", pieces: tuple[str, ...] = WRITTEN, **arguments: str) -> Step:
-    return Step((Use("lookup", arguments or GIVEN, id=call_id, pieces=pieces),))
+def call(call_id: str = "toolu_1", pieces: tuple[str, ...] = ARGUMENT_PIECES, **arguments: str) -> Step:
+    return Step((Use("lookup", arguments or ARGUMENTS, id=call_id, pieces=pieces),))
 
 
 def fields_of_kind(events: list[AgentEvent], *names: str) -> list[dict[str, object]]:
@@ -39,7 +39,7 @@ async def test_a_call_is_shown_from_its_name_and_with_its_arguments_as_they_stre
             "turn_started",
             "iteration_start",
             "tool_call_started",
-            *["tool_arguments"] * len(WRITTEN),
+            *["tool_arguments"] * len(ARGUMENT_PIECES),
             "tool_call",
         ]
         (start_fields,) = fields_of_kind(events, "tool_call_started")
@@ -49,7 +49,7 @@ async def test_a_call_is_shown_from_its_name_and_with_its_arguments_as_they_stre
             "srv",
         )
         streamed = "".join(str(delta["delta"]) for delta in fields_of_kind(events, "tool_arguments"))
-        assert json.loads(streamed) == fields_of_kind(events, "tool_call")[0]["arguments"] == GIVEN
+        assert json.loads(streamed) == fields_of_kind(events, "tool_call")[0]["arguments"] == ARGUMENTS
 
 
 async def test_argument_text_is_delivered_while_the_model_writes(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ async def test_argument_text_is_delivered_while_the_model_writes(tmp_path: Path)
         with anyio.fail_after(240):
             await slow_step.reached.wait()
             async for event in b.runtime.follow(accepted.turn_id):
-                if event.type == "tool_arguments" and event.fields()["delta"] == WRITTEN[1]:
+                if event.type == "tool_arguments" and event.fields()["delta"] == ARGUMENT_PIECES[1]:
                     break
             slow_step.until.set()
             assert [later_event async for later_event in b.runtime.follow(accepted.turn_id)][-1].type == "done"

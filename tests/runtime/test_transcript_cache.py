@@ -24,8 +24,8 @@ from agentic_rag.testing.scripted import ScriptedModel
 from tests.runtime.harness import SESSION, bench
 from tests.runtime.test_append_only import ask, brain, open_world
 
-MANY = 300
-SIGNED = ("signature", "data")
+SESSION_COUNT = 300
+SIGNATURE_KEYS = ("signature", "data")
 
 
 @dataclass
@@ -51,8 +51,8 @@ def test_the_transcript_cache_keeps_recently_used_entries_within_its_limit(
     cache = TranscriptCache(most)
     sizes: dict[int, int] = {}
     used_numbers: set[int] = set()
-    for number, size, busy in accesses:
-        if busy:
+    for number, size, is_busy in accesses:
+        if is_busy:
             entries[number].idle = False
             cache.forget(entries[number].id)
             sizes.pop(number, None)
@@ -79,7 +79,7 @@ async def test_a_busy_session_keeps_its_cached_transcript() -> None:
 
 
 async def test_hundreds_of_idle_conversations_stay_in_memory(tmp_path: Path) -> None:
-    ids = [SessionId(f"sess_{number}") for number in range(MANY)]
+    ids = [SessionId(f"sess_{number}") for number in range(SESSION_COUNT)]
 
     def create(conn: Connection) -> None:
         for session_id in ids:
@@ -141,7 +141,11 @@ async def test_a_conversation_that_is_let_go_at_random_says_what_one_in_memory_s
 def _without_ids(content: object) -> object:
     """Return content without its variable parts: ids, and the signatures over them."""
     if isinstance(content, dict):
-        return {key: _without_ids(value) for key, value in content.items() if not key.endswith(("id", "ref", *SIGNED))}
+        return {
+            key: _without_ids(value)
+            for key, value in content.items()
+            if not key.endswith(("id", "ref", *SIGNATURE_KEYS))
+        }
     return [_without_ids(member) for member in content] if isinstance(content, list) else content
 
 

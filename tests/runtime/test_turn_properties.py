@@ -23,7 +23,7 @@ from agentic_rag.tools.base import CallOutcome
 from tests.runtime.harness import definition, info
 
 TOOLS = (info("alpha"), info("beta", read_only=True))
-DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"a": inner}, range(900), {})
+DEEP_ARGUMENTS: dict[str, Any] = functools.reduce(lambda inner, _: {"a": inner}, range(900), {})
 
 blocks = st.one_of(
     st.builds(Say, st.sampled_from(["Hello there.", "x", "Ünïcode 文字。"])),
@@ -33,7 +33,7 @@ blocks = st.one_of(
     st.builds(
         Use,
         st.sampled_from(["alpha", "", "no such tool", "函数", "a" * 129, "srv.read", "<alpha>", "x\x00"]),
-        st.sampled_from([{}, DEEP]),
+        st.sampled_from([{}, DEEP_ARGUMENTS]),
         st.sampled_from(["", "call_0", "call 0", "调用", "toolu." * 40, "_"]),
         st.sampled_from([None, "[1, 2]", '"text"', "{"]),
     ),
@@ -115,8 +115,8 @@ class Run:
 
 
 @given(st.lists(steps, max_size=4), st.integers(0, 40), ends)
-def test_a_turn_stopped_at_any_moment_leaves_a_sendable_transcript(scripted: list[Step], cut: int, end: str) -> None:
-    run = Run(scripted, cut, end)
+def test_a_turn_stopped_at_any_moment_leaves_a_sendable_transcript(scripted: list[Step], cut_at: int, end: str) -> None:
+    run = Run(scripted, cut_at, end)
     run.run()
     check_sendable(run.transcript)
     assert len(run.terminals) == 1
@@ -172,13 +172,13 @@ def test_an_endpoint_that_reuses_call_ids_in_each_answer_is_supported() -> None:
     check_sendable(run.transcript)
 
 
-@pytest.mark.parametrize("given", [[1, 2], "text", 7, None, DEEP])
-def test_invalid_or_deeply_nested_arguments_are_refused_and_stored_empty(given: Any) -> None:
+@pytest.mark.parametrize("arguments", [[1, 2], "text", 7, None, DEEP_ARGUMENTS])
+def test_invalid_or_deeply_nested_arguments_are_refused_and_stored_empty(arguments: Any) -> None:
     turn = Turn(message_id=MessageId("m"), model="m", policy=Policy(), max_steps=2)
     turn.offer(TOOLS)
     turn.next()
     turn.begin_step(())
-    block = {"type": "tool_use", "id": "call_0", "name": "alpha", "input": given}
+    block = {"type": "tool_use", "id": "call_0", "name": "alpha", "input": arguments}
     for event in (BlockStarted(0, block), BlockStopped(0, block), MessageCompleted("tool_use", Usage())):
         turn.receive(event)
     commit = turn.next()

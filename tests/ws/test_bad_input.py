@@ -15,7 +15,7 @@ from agentic_rag.server.ws import socket as ws
 from tests.ws.memory import Desk
 from tests.ws.serving import application, client, serving, types
 
-DEEP = "[" * 5000 + "]" * 5000
+DEEP_JSON = "[" * 5000 + "]" * 5000
 
 
 def make_desk() -> Desk:
@@ -33,7 +33,7 @@ def make_desk() -> Desk:
         ('{"type":"ping"', "not JSON"),
         ('{"type":"ping","x":NaN}', "not JSON"),
         ('{"type":"ping","x":"\\ud800"}', "not JSON"),
-        ('{"type":"ping","x":' + DEEP + "}", "not JSON"),
+        ('{"type":"ping","x":' + DEEP_JSON + "}", "not JSON"),
         (b'{"type":"ping"}', "binary"),
         ("[]", "JSON object"),
         ("null", "JSON object"),

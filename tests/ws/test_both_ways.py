@@ -12,7 +12,7 @@ from agentic_rag.server.ws.connection import BUFFER_BYTES, ConnectionGone, Plain
 from tests.ws.memory import DONE, Desk
 from tests.ws.serving import PATIENCE, Client, application, client, serving
 
-PLAIN: dict[str, Any] = {"ws": "websockets-sansio"}
+PLAIN_OPTIONS: dict[str, Any] = {"ws": "websockets-sansio"}
 
 
 def make_desk() -> Desk:
@@ -26,8 +26,8 @@ def make_desk() -> Desk:
 class Recording(Client):
     """Records the text of each frame."""
 
-    def __init__(self, client_: Client) -> None:
-        super().__init__(client_.connection)
+    def __init__(self, plain_client: Client) -> None:
+        super().__init__(plain_client.connection)
         self.texts: list[str] = []
 
     async def take(self, count: int) -> None:
@@ -73,14 +73,14 @@ async def run_script(**options: Any) -> list[str]:
 
 
 async def test_a_conversation_has_the_same_frames_both_ways() -> None:
-    fast, plain = await run_script(), await run_script(**PLAIN)
+    fast, plain = await run_script(), await run_script(**PLAIN_OPTIONS)
     assert fast == plain
     assert len(fast) > 220
 
 
 async def test_a_replaced_subscription_sends_nothing_after_its_replacement_was_confirmed() -> None:
     desk = make_desk()
-    async with serving(application(desk, desk), **PLAIN) as address, client(address) as c:
+    async with serving(application(desk, desk), **PLAIN_OPTIONS) as address, client(address) as c:
         await c.ask("message", conversationId="conv_1", content="Hi")
         desk.say("turn_1", *[Text("x" * 10_000)] * 100)
         await c.say("subscribe", conversationId="conv_1", turnId="turn_1", after=100)
@@ -93,7 +93,10 @@ async def test_a_replaced_subscription_sends_nothing_after_its_replacement_was_c
 
 async def test_an_oversize_frame_is_refused_at_every_limit() -> None:
     desk = make_desk()
-    async with serving(application(desk, desk), ws_max_size=16 * 1024 * 1024, **PLAIN) as address, client(address) as c:
+    async with (
+        serving(application(desk, desk), ws_max_size=16 * 1024 * 1024, **PLAIN_OPTIONS) as address,
+        client(address) as c,
+    ):
         await c.say("ping", padding="x" * (1024 * 1024))
         assert await c.close_code() == 1009
 

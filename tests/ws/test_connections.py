@@ -21,7 +21,7 @@ from tests.ws.memory import DONE, Desk
 from tests.ws.serving import PATIENCE, Client, application, client, numbers, serving
 
 TEXTS = [f"part {n}" for n in range(8)]
-LAST = len(TEXTS) + 2
+LAST_SEQ = len(TEXTS) + 2
 """Events of a turn with `TEXTS`, including its start and its end."""
 FLOOD = Text("x" * 64 * 1024)
 """A few hundred of these fill every buffer of a loopback connection."""
@@ -33,7 +33,7 @@ def make_desk() -> Desk:
     return desk
 
 
-@pytest.mark.parametrize("dropped_after", range(1, LAST + 1))
+@pytest.mark.parametrize("dropped_after", range(1, LAST_SEQ + 1))
 async def test_a_client_dropped_at_any_event_resumes_to_the_uninterrupted_stream(dropped_after: int) -> None:
     desk = make_desk()
     async with serving(application(desk, desk)) as address, client(address) as witness:
@@ -41,23 +41,23 @@ async def test_a_client_dropped_at_any_event_resumes_to_the_uninterrupted_stream
         async with client(address) as c:
             await c.ask("message", conversationId="conv_1", content="Hi")
             desk.say("turn_1", *(Text(text) for text in TEXTS[: dropped_after - 1]))
-            if dropped_after == LAST:
+            if dropped_after == LAST_SEQ:
                 desk.say("turn_1", DONE)
             frames = [await c.hear() for _ in range(dropped_after)]
             c.connection.transport.abort()
         desk.say("turn_1", *(Text(text) for text in TEXTS[dropped_after - 1 :]))
-        if dropped_after < LAST:
+        if dropped_after < LAST_SEQ:
             desk.say("turn_1", DONE)
         async with client(address) as c:
             subscribed = await c.ask("subscribe", conversationId="conv_1", turnId="turn_1", after=dropped_after)
             assert (subscribed["turnId"], subscribed["seq"]) == ("turn_1", dropped_after)
-            while len(frames) < LAST:
+            while len(frames) < LAST_SEQ:
                 frames.append(await c.hear())
             assert await c.ask("ping") == {"type": "pong"}
         assert frames == await witness.hear_turn()
 
 
-@pytest.mark.parametrize("after", range(LAST + 1))
+@pytest.mark.parametrize("after", range(LAST_SEQ + 1))
 async def test_a_replay_from_any_number_gives_exactly_the_later_events(after: int) -> None:
     desk = make_desk()
     desk.on_start = lambda turn_id: desk.answer(turn_id, *TEXTS)
@@ -66,7 +66,7 @@ async def test_a_replay_from_any_number_gives_exactly_the_later_events(after: in
         all_frames = await c.hear_turn()
         await c.ask("subscribe", conversationId="conv_1", turnId="turn_1", after=after)
         await c.say("ping")
-        frames = [await c.hear() for _ in range(LAST - after + 1)]
+        frames = [await c.hear() for _ in range(LAST_SEQ - after + 1)]
         assert [frame for frame in frames if frame["type"] != "pong"] == all_frames[after:]
 
 
@@ -103,7 +103,7 @@ async def test_many_clients_of_one_turn_all_get_every_event() -> None:
             await c.ask("message", conversationId="conv_1", content="Hi")
             desk.answer("turn_1", *TEXTS)
             await c.hear_turn()
-    assert number_lists == [list(range(1, LAST + 1))] * 50
+    assert number_lists == [list(range(1, LAST_SEQ + 1))] * 50
 
 
 async def test_a_slow_reader_gets_every_event_and_delays_no_other() -> None:

@@ -16,7 +16,7 @@ from agentic_rag.server.ws.socket import websocket_endpoint
 from tests.ws.memory import DONE, Desk, NoWaits
 from tests.ws.serving import Client, application, client, serving, types
 
-OLDER = ("observable", "message", "agentx", "knowledge", "chat")
+OLDER_DIALECTS = ("observable", "message", "agentx", "knowledge", "chat")
 
 
 def make_desk() -> Desk:
@@ -53,13 +53,13 @@ async def test_an_unmodified_message_client_chats_on_plain_ws_and_aborts(tmp_pat
         }
         desk.say("turn_1", IterationStart(1), Text("Hel"), Text("lo"))
         assert [(await c.hear())["delta"] for _ in range(2)] == ["Hel", "lo"]
-        aborted = await c.ask("abort", conversationId="conv_1", reason="enough")
-        assert (aborted["type"], aborted["code"], aborted["conversationId"]) == (
+        abort_answer = await c.ask("abort", conversationId="conv_1", reason="enough")
+        assert (abort_answer["type"], abort_answer["code"], abort_answer["conversationId"]) == (
             "error",
             "GENERATION_ABORTED",
             "conv_1",
         )
-        assert isinstance(aborted["error"], str)
+        assert isinstance(abort_answer["error"], str)
         await c.say("message", conversationId="conv_1", content="Again")
         await c.hear()
         desk.answer("turn_2", "Done.")
@@ -106,7 +106,7 @@ BAD_ABORTS = [
 ]
 
 
-@pytest.mark.parametrize("dialect", ["native", *OLDER])
+@pytest.mark.parametrize("dialect", ["native", *OLDER_DIALECTS])
 async def test_a_bad_frame_is_refused_in_the_dialects_form_and_the_next_is_answered(dialect: str) -> None:
     desk = make_desk()
     desk.on_start = lambda turn_id: desk.answer(turn_id, "Still here.")
@@ -199,7 +199,7 @@ async def test_a_chat_socket_creates_a_session_once_in_each_conversation() -> No
             assert "session_created" not in await hear_types(later_client, "done")
 
 
-@pytest.mark.parametrize("dialect", ["native", *OLDER])
+@pytest.mark.parametrize("dialect", ["native", *OLDER_DIALECTS])
 async def test_unknown_keys_are_refused_by_name_where_the_contract_is_closed(dialect: str) -> None:
     desk = make_desk()
     desk.on_start = lambda turn_id: desk.answer(turn_id, "a b")
@@ -224,7 +224,7 @@ async def test_unknown_keys_are_refused_by_name_where_the_contract_is_closed(dia
         assert (await c.ask("ping"))["type"] == "pong", "a request to stop is never refused for a key"
 
 
-@pytest.mark.parametrize("dialect", OLDER)
+@pytest.mark.parametrize("dialect", OLDER_DIALECTS)
 async def test_many_conversations_share_a_socket_and_a_reader_that_joins_later_gets_what_follows(dialect: str) -> None:
     desk = make_desk()
     async with serving(application(desk, desk)) as address, client(address, dialect) as c:

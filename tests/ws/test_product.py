@@ -12,7 +12,7 @@ from tests.server.rig import Rig
 from tests.ws.serving import Client, client, numbers, serving, types
 
 ANSWER = "One sentence. And another one, a little longer than the first. A third."
-TERMINAL = ("done", "error", "interrupted")
+TERMINAL_TYPES = ("done", "error", "interrupted")
 
 
 async def hear_whole_turn(c: Client, after: int = 0) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ async def test_a_client_dropped_at_every_event_of_a_turn_resumes_to_the_uninterr
             async with client(address) as c:
                 target = {"conversationId": conversation, "turnId": accepted["turnId"]}
                 await c.ask("subscribe", **target, after=dropped_after)
-                if frames[-1]["type"] not in TERMINAL:
+                if frames[-1]["type"] not in TERMINAL_TYPES:
                     frames += await hear_whole_turn(c, dropped_after)
                 await c.ask("subscribe", **target, after=0)
                 assert frames == await hear_whole_turn(c)
