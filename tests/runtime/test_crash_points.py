@@ -105,8 +105,8 @@ async def test_a_turn_killed_between_any_two_commits_is_completed(tmp_path: Path
         assert all(data_by_seq.get(event.seq, event.data) == event.data for event in events)
         assert tools.runs.count("mail") <= 1
         transcript = await b.transcript()
-        next_request = build_request(definition(), tools.toolset().tools, [*transcript, user_message("next")])
-        assert problems(request_body(next_request.request)) == []
+        built_request = build_request(definition(), tools.toolset().tools, [*transcript, user_message("next")])
+        assert problems(request_body(built_request.request)) == []
         assert [message["role"] for message in transcript] == ["user", "assistant", "user", "assistant"]
         assert plain_text(transcript[-1]["content"]) == "It holds three litres, and the mail is on its way."
         start = max((index for index, event in enumerate(events) if event.type == "step_reset"), default=0)

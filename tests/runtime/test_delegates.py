@@ -127,10 +127,8 @@ async def test_usage_of_delegates_belongs_to_the_turn(tmp_path: Path) -> None:
         rows = []
         session_ids = [SESSION]
         for session_id in session_ids:
-            rows += await b.database.read(lambda conn, session_id=session_id: usage.of_session(conn, session_id))  # type: ignore[misc]
-            session_ids += await b.database.read(
-                lambda conn, session_id=session_id: sessions.children(conn, session_id)
-            )  # type: ignore[misc]
+            rows += await b.database.read(lambda conn, s=session_id: usage.of_session(conn, s))  # type: ignore[misc]
+            session_ids += await b.database.read(lambda conn, s=session_id: sessions.children(conn, s))  # type: ignore[misc]
         assert {row.agent for row in rows} == {"", "digger", "digger/writer"}
         total = events[-1].fields()["usage"]
         assert total["outputTokens"] == sum(row.output for row in rows)
@@ -249,21 +247,19 @@ async def test_after_a_stop_a_delegate_resumes_in_its_session_and_finished_ones_
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result" and "agent" not in event.fields():
                     break
-        children_before = await children_of(b, accepted.turn_id)
+        children = await children_of(b, accepted.turn_id)
     second_script = Crew(Ask=(say("Both done."),), Write=(say("Slow end."),))
     async with open_crew(tmp_path, second_script, quick=answer_quickly) as b:
         assert await b.runtime.recover() == 1
         events = await read_events(b, accepted.turn_id)
         assert [session.id for session in await children_of(b, accepted.turn_id)] == [
-            session.id for session in children_before
+            session.id for session in children
         ]
         assert sorted(results_of(events)) == [("ok", "Gold."), ("ok", "Slow end.")]
         assert [event.type for event in events if event.terminal] == ["done"]
         assert len({event.seq for event in events}) == len(events)
         rows = [
-            row
-            for child in children_before
-            for row in await b.database.read(lambda c, s=child.id: usage.of_session(c, s))
+            row for child in children for row in await b.database.read(lambda c, s=child.id: usage.of_session(c, s))
         ]  # type: ignore[misc]
         parent_rows = await b.database.read(lambda conn: usage.of_session(conn, SESSION))
         assert events[-1].fields()["usage"]["outputTokens"] == sum(row.output for row in rows + parent_rows)

@@ -34,8 +34,8 @@ async def search(request: CallRequest) -> CallOutcome:
 
 async def check_sendable(b: Bench) -> None:
     transcript = [*await b.transcript(), user_message("next")]
-    next_request = build_request(definition(), [info("search_documents", origin="builtin")], transcript)
-    assert problems(request_body(next_request.request)) == []
+    built_request = build_request(definition(), [info("search_documents", origin="builtin")], transcript)
+    assert problems(request_body(built_request.request)) == []
 
 
 async def test_a_database_locked_by_another_program_only_delays_a_turn(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ async def test_a_reader_dropped_at_every_event_gets_the_same_bytes_as_one_that_w
                 for batch_size in resumed_data:
                     tasks.start_soon(read_in_batches, batch_size)
     assert len(whole_data) > total
-    assert all(events == whole_data for events in resumed_data.values())
+    assert all(data == whole_data for data in resumed_data.values())
 
 
 async def test_a_reader_that_never_reads_holds_no_memory_and_delays_no_other(tmp_path: Path) -> None:

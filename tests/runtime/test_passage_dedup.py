@@ -135,7 +135,7 @@ def test_a_grown_transcript_counts_like_one_that_is_read_again(
             assert (
                 transcript.in_window()
                 == reread.in_window()
-                == [member for member in transcript.entries if transcript.is_sent(member)]
+                == [sent_entry for sent_entry in transcript.entries if transcript.is_sent(sent_entry)]
             )
             sent_messages = without_repeats(transcript.window())
             assert transcript.cited == reread.cited == cited_chunks(transcript.window())
@@ -185,10 +185,10 @@ def test_a_passage_whose_first_copy_was_omitted_is_repeated_completely(
 
 @given(searches)
 def test_every_passage_of_a_request_is_citable_sentence_by_sentence(search_hits: list[list[Run]]) -> None:
-    prepared = build_request(definition(model=NAME), (), transcript_of(search_hits))
-    passages = [part for part in parts_of(prepared.request.messages) if part["type"] == "search_result"]
-    assert len(prepared.passages) == len(passages)
-    for citable, part in zip(prepared.passages, passages, strict=True):
+    built_request = build_request(definition(model=NAME), (), transcript_of(search_hits))
+    passages = [part for part in parts_of(built_request.request.messages) if part["type"] == "search_result"]
+    assert len(built_request.passages) == len(passages)
+    for citable, part in zip(built_request.passages, passages, strict=True):
         assert citable is not None
         assert citable.texts == tuple(sentence["text"] for sentence in part["content"])
         assert len(citable.source.chunk_ids) == len(citable.texts)
@@ -202,11 +202,11 @@ def test_changed_text_of_a_known_chunk_is_shown() -> None:
 
 
 def test_requests_do_not_refer_to_removed_passages() -> None:
-    prepared = build_request(
+    built_request = build_request(
         definition(model="local"), (), transcript_of([[(0, 0, 1)], [(0, 0, 1)]]), gone_chunks={"c0-0"}
     )
-    assert SHOWN_BEFORE not in str(prepared.request.messages)
-    assert "Document 0" not in str(prepared.request.messages)
+    assert SHOWN_BEFORE not in str(built_request.request.messages)
+    assert "Document 0" not in str(built_request.request.messages)
 
 
 def test_a_known_passage_inside_a_read_range_is_named_in_its_place() -> None:

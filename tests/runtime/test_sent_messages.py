@@ -122,15 +122,13 @@ class Talk:
 
     def shed(self) -> None:
         entries = self.transcript.in_window()
-        results = [
-            (member, block) for member in entries for block in member.message["content"] if "tool_use_id" in block
-        ]
+        results = [(entry, block) for entry in entries for block in entry.message["content"] if "tool_use_id" in block]
         if results:
             entry, block = self.draw(*results)
             shed_content = shed_results(entry.message["content"], {block["tool_use_id"]: {"name": "x", "ref": "ref_x"}})
-            later_rewrites = list_rewrites([member for member in entries if member.seq > entry.seq])
-            for member, content in [(entry, shed_content), *later_rewrites]:
-                self.transcript.rewrite(member, content)
+            later_rewrites = list_rewrites([later_entry for later_entry in entries if later_entry.seq > entry.seq])
+            for changed_entry, content in [(entry, shed_content), *later_rewrites]:
+                self.transcript.rewrite(changed_entry, content)
 
     def refuse(self) -> None:
         if self.turn:
@@ -161,11 +159,11 @@ class Talk:
 
     def check(self) -> None:
         """Build the next request from the last one and from scratch; query the transcript, and a newly read one."""
-        incremental, complete = self.build(self.transcript.take_sent()), self.build(None)
-        self.transcript.keep_sent(incremental.messages)
-        assert incremental == complete
-        assert body_of(incremental.request) == whole_body(complete.request)
-        check_sent(incremental.request, each_once=not self.deleted)
+        extended_request, new_request = self.build(self.transcript.take_sent()), self.build(None)
+        self.transcript.keep_sent(extended_request.messages)
+        assert extended_request == new_request
+        assert body_of(extended_request.request) == whole_body(new_request.request)
+        check_sent(extended_request.request, each_once=not self.deleted)
         talk, window = self.transcript, self.transcript.window()
         reread = Transcript(
             SessionId("sess_2"),
@@ -180,14 +178,14 @@ class Talk:
         assert talk.lost_documents(self.deleted) == find_lost_documents(window, self.deleted)
         assert (talk.tokens(5), talk.turn_sizes()) == (reread.tokens(5), reread.turn_sizes())
         assert talk.activation == reread.activation == last_activation(window)
-        assert talk.memory == reread.memory + incremental.messages.memory, "what was weighed as it grew"
+        assert talk.memory == reread.memory + extended_request.messages.memory, "what was weighed as it grew"
         downs = [block[DOWN] for message in window for block in message["content"] if DOWN in block]
         assert servers_back(talk.down, {}, {"fs"}) == (downs[-1] if downs else [])
-        old_results = choose_to_shed([member.message for member in talk.in_window()], 10**9, old_only=True)
-        assert talk.saved_by_old() == sum(member.saved for member in old_results)
-        self.check_words(incremental)
+        old_results = choose_to_shed([entry.message for entry in talk.in_window()], 10**9, old_only=True)
+        assert talk.saved_by_old() == sum(result.saved for result in old_results)
+        self.check_words(extended_request)
 
-    def check_words(self, prepared: BuiltRequest) -> None:
+    def check_words(self, built_request: BuiltRequest) -> None:
         """Check that plain text messages are sent, measured and queried like any others."""
         marked_talk = replace(
             self, transcript=Transcript(SessionId("sess_3"), SessionLabels(), head=self.transcript.head)
@@ -196,8 +194,8 @@ class Talk:
             replace(entry, message=marked_words(entry.message)) for entry in self.transcript.in_window()
         ]
         marked_request = marked_talk.build(None)
-        assert whole_body(marked_request.request) == whole_body(prepared.request)
-        assert (marked_request.passages, marked_request.call_ids) == (prepared.passages, prepared.call_ids)
+        assert whole_body(marked_request.request) == whole_body(built_request.request)
+        assert (marked_request.passages, marked_request.call_ids) == (built_request.passages, built_request.call_ids)
         assert marked_talk.transcript.tokens(5) == self.transcript.tokens(5)
         assert [turn_size.tokens for turn_size in marked_talk.transcript.turn_sizes()] == [
             turn_size.tokens for turn_size in self.transcript.turn_sizes()
@@ -251,13 +249,13 @@ def find_lost_documents(window: list[Message], deleted: set[str]) -> dict[str, s
     announced = {ident for block in blocks for ident in block.get(GONE, ())}
     content_blocks = [
         content_block
-        for member in blocks
-        if member["type"] == "tool_result" and SHED not in member
-        for content_block in member["content"]
+        for block in blocks
+        if block["type"] == "tool_result" and SHED not in block
+        for content_block in block["content"]
     ]
     passages = [passage for content_block in content_blocks if (passage := Passage.of(content_block)) is not None]
     lost = [passage for passage in passages if deleted.issuperset(passage.chunk_ids)]
-    return {member.document_id: member.document_name for member in lost if member.document_id not in announced}
+    return {passage.document_id: passage.document_name for passage in lost if passage.document_id not in announced}
 
 
 @given(st.data())
@@ -299,15 +297,15 @@ def take_turn(talk: Transcript, number: int) -> None:
     last_entries = talk.entries[-3:]
     del talk.entries[-3:]
     for entries in (last_entries[:2], last_entries[2:]):
-        prepared = build_request(
+        built_request = build_request(
             definition(model=MODELS[0]),
             TOOLS,
             talk.window(),
             gone_chunks=talk.cited & {"c1-1"},
             before=talk.take_sent(),
         )
-        talk.keep_sent(prepared.messages)
-        assert encoded_body(prepared.request, profile_of(MODELS[0]))
+        talk.keep_sent(built_request.messages)
+        assert encoded_body(built_request.request, profile_of(MODELS[0]))
         talk.extend(entries)
         assert talk.tokens(0)
         assert not talk.pictures
@@ -319,7 +317,7 @@ def take_turn(talk: Transcript, number: int) -> None:
 
 
 def calls_of(task: Callable[[], None]) -> int:
-    """Return the number of Python function calls of a piece of work."""
+    """Return the number of Python function calls of a task."""
     count = 0
 
     def note(frame: FrameType, event: str, argument: object) -> None:
@@ -354,12 +352,12 @@ def test_images_beyond_the_limit_become_text_and_no_image_is_stored_inline() -> 
         content = [kept_image("image/png", f"ref_{number}", (width, 10)), text_block("Look.")]
         talk.append(2 * number + 1, TurnId(f"turn_{number}"), 0, MessageId("msg"), {"role": "user", "content": content})
         pictures = {f"ref_{index}": "aGk=" * 50_000 for index in range(number + 1)}
-        prepared = build_request(
+        built_request = build_request(
             definition(model=MODELS[0]), (), talk.window(), pictures=pictures, before=sent_messages
         )
-        sent_messages = prepared.messages
-        assert body_of(prepared.request) == whole_body(prepared.request)
-        blocks = [message["content"][0] for message in prepared.request.messages if message["role"] == "user"]
+        sent_messages = built_request.messages
+        assert body_of(built_request.request) == whole_body(built_request.request)
+        blocks = [message["content"][0] for message in built_request.request.messages if message["role"] == "user"]
         assert [block["type"] for block in blocks] == [
             "text" if index == 22 and number >= 22 else "image" for index in range(number + 1)
         ]
@@ -373,11 +371,11 @@ def test_images_beyond_the_limit_become_text_and_no_image_is_stored_inline() -> 
 def test_built_and_encoded_messages_count_as_the_conversations_memory() -> None:
     talk = conversation(400)
     bare_memory = talk.memory
-    prepared = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
-    talk.keep_sent(prepared.messages)
+    built_request = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
+    talk.keep_sent(built_request.messages)
     built_memory = talk.memory
     assert built_memory > bare_memory
-    body = encoded_body(prepared.request, profile_of(MODELS[0]))
+    body = encoded_body(built_request.request, profile_of(MODELS[0]))
     assert talk.memory > built_memory + sum(map(len, body)) * 0.8
 
 
@@ -399,9 +397,12 @@ def test_a_loaded_tool_has_its_current_description() -> None:
     ]
     for step, message in enumerate(messages):
         talk.extend(talk.plan(TurnId("turn_1"), step, MessageId("msg"), [message]))
-        prepared = build_request(definition(model="local"), tools, talk.window(), before=sent_messages)
-        sent_messages, tools = prepared.messages, (TOOLS[0], replace(TOOLS[1], description=f"Reads, edition {step}."))
-    assert "Reads, edition 1." in str(prepared.request.messages)
+        built_request = build_request(definition(model="local"), tools, talk.window(), before=sent_messages)
+        sent_messages, tools = (
+            built_request.messages,
+            (TOOLS[0], replace(TOOLS[1], description=f"Reads, edition {step}.")),
+        )
+    assert "Reads, edition 1." in str(built_request.request.messages)
 
 
 def test_the_first_entry_of_a_transcript_can_be_rewritten() -> None:
@@ -412,5 +413,5 @@ def test_the_first_entry_of_a_transcript_can_be_rewritten() -> None:
         assert talk.entries[index].message["content"][0] == text_block("Other.")
         assert entry.message["content"][0] != text_block("Other."), "who has the old one keeps it"
         assert talk.in_window() == talk.entries
-        assert [member.seq for member in talk.entries] == list(range(1, 9))
+        assert [any_entry.seq for any_entry in talk.entries] == list(range(1, 9))
         assert isinstance(talk.entries[index], TranscriptEntry)

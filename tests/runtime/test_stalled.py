@@ -204,9 +204,8 @@ async def test_event_numbers_lost_by_a_power_failure_are_not_reused(tmp_path: Pa
                 if len(received) == 120:
                     break
     database = await Database.open(database_at(tmp_path / "test.db"))
-    assert await database.write(run_groups.settle) or POSTGRESQL, (
-        "no group was stored"
-    )  # stored as rows immediately there
+    # PostgreSQL stores events as rows immediately
+    assert await database.write(run_groups.settle) or POSTGRESQL, "no group was stored"
     later_rows = run_events.RUN_EVENTS.c.first_seq > 1
     await database.write(lambda conn: conn.execute(run_events.RUN_EVENTS.delete().where(later_rows)).close())
     await database.aclose()

@@ -48,7 +48,7 @@ async def test_a_call_is_shown_from_its_name_and_with_its_arguments_as_they_stre
             "lookup",
             "srv",
         )
-        streamed = "".join(str(delta["delta"]) for delta in fields_of_kind(events, "tool_arguments"))
+        streamed = "".join(str(fields["delta"]) for fields in fields_of_kind(events, "tool_arguments"))
         assert json.loads(streamed) == fields_of_kind(events, "tool_call")[0]["arguments"] == ARGUMENTS
 
 
@@ -95,7 +95,7 @@ async def test_a_secret_split_over_argument_deltas_is_not_shown(tmp_path: Path) 
     steps = (call(pieces=pieces, **arguments), say("Deep."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(lookup=lookup), redactor=redactor) as b:
         events = await b.say("How deep?")
-        streamed = "".join(str(delta["delta"]) for delta in fields_of_kind(events, "tool_arguments"))
+        streamed = "".join(str(fields["delta"]) for fields in fields_of_kind(events, "tool_arguments"))
         assert streamed == text.replace(SECRET, "[secret KEY]")
         assert len(fields_of_kind(events, "tool_arguments")) > 3
 

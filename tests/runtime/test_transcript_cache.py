@@ -90,7 +90,7 @@ async def test_hundreds_of_idle_conversations_stay_in_memory(tmp_path: Path) -> 
     async with ScriptedModel() as model, bench(tmp_path, model) as b:
         await b.database.write(create)
         loaded_sessions = [await b.runtime.session(session_id) for session_id in ids]
-        assert all(session_id.loaded for session_id in loaded_sessions)
+        assert all(session.loaded for session in loaded_sessions)
 
 
 async def test_beyond_its_size_a_cache_drops_the_least_recently_used_entry(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ async def test_beyond_its_size_a_cache_drops_the_least_recently_used_entry(tmp_p
         await b.database.write(create)
         loaded_sessions = [await b.runtime.session(ids[index]) for index in (0, 1, 2, 0, 3)]
         assert [
-            session_id.loaded
-            for session_id in (loaded_sessions[0], loaded_sessions[1], loaded_sessions[2], loaded_sessions[4])
+            session.loaded
+            for session in (loaded_sessions[0], loaded_sessions[1], loaded_sessions[2], loaded_sessions[4])
         ] == [True, False, True, True]
 
 

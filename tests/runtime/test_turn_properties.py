@@ -44,10 +44,10 @@ ends = st.sampled_from(["interrupt", "fail"])
 
 
 def check_sendable(transcript: list[Message]) -> None:
-    prepared = build_request(definition(), TOOLS, transcript)
-    if not prepared.request.messages or prepared.request.messages[-1]["role"] == "assistant":
-        prepared = build_request(definition(), TOOLS, [*transcript, user_message("next")])
-    assert problems(request_body(prepared.request)) == []
+    built_request = build_request(definition(), TOOLS, transcript)
+    if not built_request.request.messages or built_request.request.messages[-1]["role"] == "assistant":
+        built_request = build_request(definition(), TOOLS, [*transcript, user_message("next")])
+    assert problems(request_body(built_request.request)) == []
 
 
 def without_breakpoints(value: Any) -> Any:
@@ -97,8 +97,8 @@ class Run:
                 self.tools(instruction)
 
     def model(self) -> None:
-        prepared = build_request(definition(), TOOLS, self.transcript)
-        self.turn.begin_step(prepared.passages, prepared.call_ids)
+        built_request = build_request(definition(), TOOLS, self.transcript)
+        self.turn.begin_step(built_request.passages, built_request.call_ids)
         step = self._scripted.pop(0) if self._scripted else Step((Say("The end."),))
         for event in step_events(step, model="m"):
             if self.moment():

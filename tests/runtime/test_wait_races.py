@@ -105,8 +105,8 @@ async def test_an_interrupt_ends_suspended_delegates_and_their_waits(tmp_path: P
         events = await read_events(b, accepted)
         assert kinds(events)[-1] == "interrupted"
         answers = fields_of(events, "input_answered")
-        assert {(ended_wait["waitId"], ended_wait["action"]) for ended_wait in answers} == {
-            (ended_wait.id, "cancel") for ended_wait in open_records
+        assert {(fields["waitId"], fields["action"]) for fields in answers} == {
+            (record.id, "cancel") for record in open_records
         }
         for wait in open_records:
             (stored_wait,) = await b.database.read(partial(waits.of_turn, turn_id=wait.turn_id))
@@ -264,7 +264,7 @@ async def test_a_question_whose_connection_a_kill_closed_is_cancelled_on_resume(
         (wait,) = await open_waits(b)
         await answer(b, wait)
         events = await read_events(b, accepted)
-    ended_waits = [(open_wait["waitId"], open_wait["action"]) for open_wait in fields_of(events, "input_answered")]
+    ended_waits = [(fields["waitId"], fields["action"]) for fields in fields_of(events, "input_answered")]
     assert ended_waits == [(dead_wait.id, "cancel"), (wait.id, "accept")]
 
 

@@ -65,9 +65,9 @@ async def open_waits(b: Bench, count: int = 1) -> list[WaitRecord]:
         return waits.list_page(conn, "", None, None, state=WaitState.OPEN)[0][::-1]
 
     with anyio.fail_after(240):
-        while len(waits_now := await b.database.read(read)) < count:
+        while len(records := await b.database.read(read)) < count:
             await pause()
-    return waits_now
+    return records
 
 
 async def answer(b: Bench, wait: WaitRecord, action: WaitAction = WaitAction.ACCEPT, **content: Any) -> None:
@@ -488,8 +488,8 @@ async def test_waiting_delegates_are_suspended_with_their_turn_and_resumed(tmp_p
     async with open_crew(tmp_path, first_script, write=echo) as b:
         accepted = await b.send("Lead", settings)
         open_records = await open_waits(b, 2)
-        assert {fields.root_turn_id for fields in open_records} == {accepted.turn_id}
-        assert {fields.agent for fields in open_records} == {"digger", "writer"}
+        assert {record.root_turn_id for record in open_records} == {accepted.turn_id}
+        assert {record.agent for record in open_records} == {"digger", "writer"}
         await wait_for_suspension(b, accepted)
     second_script = Crew(Lead=(say("Both done."),), dig=(say("Dug."),), note=(say("Noted."),))
     async with open_crew(tmp_path, second_script, write=echo) as b:

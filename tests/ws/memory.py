@@ -243,20 +243,20 @@ class MemoryReader:
     async def next(self, push: Callable[[Sequence[AgentEvent]], int]) -> Sequence[AgentEvent]:
         if self._turn.pruned:
             raise LogGone(self._turn.id)
-        is_woken = anyio.Event()
+        wake_event = anyio.Event()
 
         def wake() -> None:
             events = self._coming()
-            if is_woken.is_set() or not events:
+            if wake_event.is_set() or not events:
                 return
             self._after += push(events)
             if self._coming() or self._turn.ended:
-                is_woken.set()
+                wake_event.set()
 
         while not self._coming() and not self._turn.ended:
             self._desk.listeners.append(wake)
             try:
-                await is_woken.wait()
+                await wake_event.wait()
             finally:
                 self._desk.listeners.remove(wake)
         events = self._coming()
