@@ -179,7 +179,7 @@ async def test_a_connection_closed_without_an_answer_is_retryable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "stride"),
+    ("make_fault", "stride"),
     [
         pytest.param(lambda offset: Fault(drop_at=offset), 7, id="the connection is closed"),
         pytest.param(lambda offset: Fault(end_at=offset), 11, id="the body ends"),
@@ -191,11 +191,13 @@ async def test_a_connection_closed_without_an_answer_is_retryable() -> None:
         ),
     ],
 )
-async def test_a_stream_that_stops_at_any_byte_is_never_complete(cut: Callable[[int], Fault], stride: int) -> None:
+async def test_a_stream_that_stops_at_any_byte_is_never_complete(
+    make_fault: Callable[[int], Fault], stride: int
+) -> None:
     events = await call_to_the_end(Fault(), SHORT)
     size = sum(map(len, SHORTFRAMES)) - 1  # without its last line feed the last event is incomplete
     offsets = range(0, size, stride)
-    async with connect(*[Reply(SHORT, cut(offset)) for offset in offsets]) as (model, _):
+    async with connect(*[Reply(SHORT, make_fault(offset)) for offset in offsets]) as (model, _):
         for offset in offsets:
             outcome = await call_model(model)
             assert outcome.error is not None, offset

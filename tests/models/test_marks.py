@@ -234,8 +234,8 @@ TEXTS = st.lists(st.sampled_from((*PIECES, *CODE))).map("".join)
 
 
 @given(TEXTS, st.lists(st.integers(0, 200)))
-def test_any_chunking_of_an_answer_gives_the_same_blocks_without_marks(text: str, places: list[int]) -> None:
-    ends = sorted({place % (len(text) + 1) for place in places} | {len(text)})
+def test_any_chunking_of_an_answer_gives_the_same_blocks_without_marks(text: str, offsets: list[int]) -> None:
+    ends = sorted({offset % (len(text) + 1) for offset in offsets} | {len(text)})
     pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     events, whole_events = read_answer(pieces), read_answer([text])
     assert blocks(events) == blocks(whole_events)

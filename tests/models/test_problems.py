@@ -24,12 +24,12 @@ def text(value: Any) -> JSON:
     return {"type": "text", "text": value}
 
 
-def tool_use(ident: str = "toolu_1", name: str = "look") -> JSON:
-    return {"type": "tool_use", "id": ident, "name": name, "input": {}}
+def tool_use(call_id: str = "toolu_1", name: str = "look") -> JSON:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
 
 
-def tool_result(ident: str = "toolu_1", content: Any = "found") -> JSON:
-    return {"type": "tool_result", "tool_use_id": ident, "content": content}
+def tool_result(call_id: str = "toolu_1", content: Any = "found") -> JSON:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content}
 
 
 def user(*blocks: JSON) -> JSON:

@@ -24,10 +24,10 @@ def day_of(text: str) -> date:
 def test_every_retirement_in_the_sdk_since_2026_is_listed() -> None:
     sdk_days = {name: day_of(text) for name, text in DEPRECATED_MODELS.items()}
     retirements = {name: retirement_of(name, date(2099, 1, 1)) for name in sdk_days}
-    late = {name for name, day in sdk_days.items() if day.year >= 2026}
-    assert late
-    assert {name: sdk_days[name].isoformat() for name in late} == {
-        name: retirement.on for name, retirement in retirements.items() if name in late and retirement is not None
+    recent = {name for name, day in sdk_days.items() if day.year >= 2026}
+    assert recent
+    assert {name: sdk_days[name].isoformat() for name in recent} == {
+        name: retirement.on for name, retirement in retirements.items() if name in recent and retirement is not None
     }
 
 

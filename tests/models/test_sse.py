@@ -28,10 +28,10 @@ ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 
 
 @given(st.lists(st.tuples(LINES, ENDS)), st.lists(st.integers(0, 10_000)))
-def test_any_chunking_of_a_stream_gives_the_same_events(lines: list[tuple[bytes, bytes]], places: list[int]) -> None:
+def test_any_chunking_of_a_stream_gives_the_same_events(lines: list[tuple[bytes, bytes]], offsets: list[int]) -> None:
     data = b"".join(line + end for line, end in lines)
     assert (
-        read_events(*cut_data(data, places))
+        read_events(*cut_data(data, offsets))
         == read_events(data)
         == read_events(*(data[start : start + 1] for start in range(len(data))))
     )
@@ -53,20 +53,20 @@ ODD = st.sampled_from((b"\xef\xbb\xbf", b"\r", b"\n", b": note\n", b"data: x\n",
 @example([b"data: x\n", b"event: a\ndata: y\n\n"], [])
 @example([b"event: named\n", b"event: a\ndata: y\n\n", b"data: x\n\n"], [])
 def test_events_in_the_usual_notation_take_the_fast_path_with_equal_results(
-    pieces: list[bytes], places: list[int]
+    pieces: list[bytes], offsets: list[int]
 ) -> None:
     data = b"".join(pieces)
     assert (
         read_events(data)
-        == read_events(*cut_data(data, places))
+        == read_events(*cut_data(data, offsets))
         == read_events(*pieces)
         == read_events(*(bytes([byte]) for byte in data))
     )
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300)))
-def test_any_bytes_are_decoded_equally_in_any_chunking(data: bytes, places: list[int]) -> None:
-    assert read_events(*cut_data(data, places)) == read_events(data)
+def test_any_bytes_are_decoded_equally_in_any_chunking(data: bytes, offsets: list[int]) -> None:
+    assert read_events(*cut_data(data, offsets)) == read_events(data)
 
 
 def test_an_event_has_its_name_and_its_data() -> None:

@@ -145,8 +145,8 @@ async def test_an_answer_is_the_same_in_any_chunking(kind: str) -> None:
         ([60, 3], range(0, len(STREAM), 11)),
         ([len(STREAM)], [len(WITH_LENGTH) - 1]),
     ]
-    for sizes, places in answers:
-        assert await read_pieces(cut_data(ANSWERS[kind](sizes), list(places))) == (expected, None)
+    for sizes, offsets in answers:
+        assert await read_pieces(cut_data(ANSWERS[kind](sizes), list(offsets))) == (expected, None)
 
 
 @pytest.mark.parametrize("kind", ["in chunks", "with a length"])

@@ -86,8 +86,8 @@ def test_a_null_for_an_optional_argument_of_a_foreign_tool_is_left_out() -> None
     nullable = {"type": "object", "properties": {"top_k": {"type": ["integer", "null"]}}}
     assert fit_arguments(nullable, {"top_k": None}, user=True) == ({"top_k": None}, None)
     for bad_arguments in ({**arguments, "query": None}, {**arguments, "mode": "up"}):
-        fitted, problem = fit_arguments(SCHEMA, bad_arguments, user=True)
-        assert fitted == bad_arguments
+        fitted_arguments, problem = fit_arguments(SCHEMA, bad_arguments, user=True)
+        assert fitted_arguments == bad_arguments
         assert problem == find_problem(SCHEMA, bad_arguments, user=True)
     assert fit_arguments({**SCHEMA, "required": 7}, arguments, user=True)[0] == arguments
 

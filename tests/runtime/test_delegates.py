@@ -259,8 +259,10 @@ async def test_after_a_stop_a_delegate_resumes_in_its_session_and_finished_ones_
         assert [event.type for event in events if event.terminal] == ["done"]
         assert len({event.seq for event in events}) == len(events)
         rows = [
-            row for child in children for row in await b.database.read(lambda c, s=child.id: usage.of_session(c, s))
-        ]  # type: ignore[misc]
+            row
+            for child in children
+            for row in await b.database.read(lambda c, s=child.id: usage.of_session(c, s))  # type: ignore[misc]
+        ]
         parent_rows = await b.database.read(lambda conn: usage.of_session(conn, SESSION))
         assert events[-1].fields()["usage"]["outputTokens"] == sum(row.output for row in rows + parent_rows)
 

@@ -246,7 +246,7 @@ def check_sent(request: ModelRequest, *, each_once: bool) -> None:
 def find_lost_documents(window: list[Message], deleted: set[str]) -> dict[str, str]:
     """Return the expected result of `Transcript.lost_documents`, from everything that is sent."""
     blocks = [block for message in window for block in message["content"]]
-    announced = {ident for block in blocks for ident in block.get(GONE, ())}
+    announced = {document_id for block in blocks for document_id in block.get(GONE, ())}
     content_blocks = [
         content_block
         for block in blocks

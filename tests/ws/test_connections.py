@@ -136,8 +136,8 @@ async def test_a_client_that_never_reads_is_disconnected_and_others_are_not() ->
     desk = make_desk()
     Impatient.lost = anyio.Event()
     async with serving(application(desk, desk), ws=Impatient) as address:
-        unread = await connect_without_reading(address)
-        await Client(unread).ask("message", conversationId="conv_1", content="Hi")
+        unread_connection = await connect_without_reading(address)
+        await Client(unread_connection).ask("message", conversationId="conv_1", content="Hi")
         desk.say("turn_1", *[FLOOD] * 300)
         with anyio.fail_after(PATIENCE):
             await Impatient.lost.wait()
@@ -145,7 +145,7 @@ async def test_a_client_that_never_reads_is_disconnected_and_others_are_not() ->
             await c.ask("subscribe", conversationId="conv_1", turnId="turn_1", after=300)
             desk.say("turn_1", DONE)
             assert numbers(await c.hear_turn()) == [301, 302]
-        unread.transport.abort()
+        unread_connection.transport.abort()
 
 
 class Measured(SocketProtocol):
@@ -161,22 +161,22 @@ class Measured(SocketProtocol):
 async def test_pushes_to_a_client_that_never_reads_are_bounded() -> None:
     desk = make_desk()
     async with serving(application(desk, desk), ws=Measured) as address:
-        unread = await connect_without_reading(address)
-        await Client(unread).ask("message", conversationId="conv_1", content="Hi")
+        unread_connection = await connect_without_reading(address)
+        await Client(unread_connection).ask("message", conversationId="conv_1", content="Hi")
         transport = Measured.last.transport
         for _ in range(300):
             desk.say("turn_1", FLOOD)
             await anyio.lowlevel.checkpoint()
         assert 0 < transport.get_write_buffer_size() < 4 * len(FLOOD.text)
-        unread.transport.abort()
+        unread_connection.transport.abort()
 
 
 async def test_a_client_that_never_reads_its_answers_is_disconnected() -> None:
     desk = make_desk()
     Impatient.lost = anyio.Event()
     async with serving(application(desk, desk), ws=Impatient) as address:
-        unread = await connect_without_reading(address)
-        flooding_client = Client(unread)
+        unread_connection = await connect_without_reading(address)
+        flooding_client = Client(unread_connection)
         with anyio.fail_after(PATIENCE), suppress(ConnectionClosed):
             while True:
                 await flooding_client.say("ping", requestId="x" * 200)
