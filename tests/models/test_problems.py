@@ -126,8 +126,8 @@ LOCATION: JSON = {
 
 
 def cited_request(**changes: Any) -> JSON:
-    cited_text = {**text("So."), "citations": [{**LOCATION, **changes}]}
-    return request(user(RESULT), assistant(cited_text), user(text("and?")))
+    cited_block = {**text("So."), "citations": [{**LOCATION, **changes}]}
+    return request(user(RESULT), assistant(cited_block), user(text("and?")))
 
 
 CACHED = {"type": "ephemeral"}

@@ -54,7 +54,7 @@ def test_the_operators_file_overrides_table_and_service(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrase"),
     [
         ('[models."m"]\noutput = 3', "models.m.output"),
         ('[models."m"]\noutput_limit = -3', "models.m.output_limit"),
@@ -72,11 +72,11 @@ def test_the_operators_file_overrides_table_and_service(tmp_path: Path) -> None:
         ("[models", "is no TOML"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: str, phrase: str) -> None:
     with pytest.raises(BadConfiguration) as error:
         read_profiles(write(tmp_path, text))
     assert "AGENTIC_RAG_MODEL_PROFILES" in str(error.value)
-    assert words in str(error.value)
+    assert phrase in str(error.value)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

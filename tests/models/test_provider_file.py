@@ -77,7 +77,7 @@ def test_a_models_file_names_providers_and_model_profiles(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrase"),
     [
         ("providers = {}", "providers"),
         ('[providers.x]\nkind = "open"', "providers.x.kind"),
@@ -92,20 +92,20 @@ def test_a_models_file_names_providers_and_model_profiles(tmp_path: Path, monkey
         ("[providers", "is no TOML"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: str, phrase: str) -> None:
     with pytest.raises(BadConfiguration) as error:
         read_providers(write(tmp_path, text))
     assert "AGENTIC_RAG_PROVIDERS" in str(error.value)
-    assert words in str(error.value)
+    assert phrase in str(error.value)
 
 
 def test_a_provider_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    for text, words in (
+    for text, phrase in (
         ('[providers.x]\nkind = "openai"', "providers.x.key"),
         ('[providers.x]\nkind = "openai"\nbase_url = "nowhere"', "providers.x.base_url"),
         ('[providers.x]\nkind = "openai"\nbase_url = "http://h/v1"', "AGENTIC_RAG_MODEL"),
     ):
-        with pytest.raises(BadConfiguration, match=words):
+        with pytest.raises(BadConfiguration, match=phrase):
             choose_model(settings_for(tmp_path), read_providers(write(tmp_path, text)))
 
 

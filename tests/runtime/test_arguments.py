@@ -30,7 +30,7 @@ SCHEMA: dict[str, Any] = {
 
 @pytest.mark.parametrize("user", [True, False])
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         ({}, ["query is missing: it must be text", 'mode is missing: it must be one of ["near", "far"]']),
         (
@@ -58,11 +58,11 @@ SCHEMA: dict[str, Any] = {
     ],
 )
 def test_all_problems_are_reported_at_once_with_their_remedies(
-    arguments: dict[str, Any], words: list[str], user: bool
+    arguments: dict[str, Any], expected: list[str], user: bool
 ) -> None:
     problem = find_problem(SCHEMA, arguments, user=user)
     assert problem is not None
-    assert sorted(problem.split("; ")) == sorted(words)
+    assert sorted(problem.split("; ")) == sorted(expected)
 
 
 def test_problems_do_not_repeat_the_sent_values_and_are_bounded() -> None:

@@ -127,7 +127,7 @@ async def test_requests_with_many_tools_only_grow(tmp_path: Path, model: str) ->
 
 @pytest.mark.parametrize("model", [NAME, LOCAL])
 @pytest.mark.parametrize(
-    ("policy", "change", "arguments", "status", "words"),
+    ("policy", "change", "arguments", "status", "phrase"),
     [
         ({TICKET_TOOL: "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
         ({"helpdesk__*": "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
@@ -138,7 +138,7 @@ async def test_requests_with_many_tools_only_grow(tmp_path: Path, model: str) ->
     ],
 )
 async def test_a_loaded_tool_is_subject_to_the_policy(
-    tmp_path: Path, model: str, policy: Any, change: Any, arguments: Json, status: str, words: str
+    tmp_path: Path, model: str, policy: Any, change: Any, arguments: Json, status: str, phrase: str
 ) -> None:
     tools = tools_of(40)
     changed_info = replace(tools.functions[TICKET_TOOL][0], **change)
@@ -148,12 +148,12 @@ async def test_a_loaded_tool_is_subject_to_the_policy(
     (events,) = await run(tmp_path, strict, tools, settings, "What of T-1?")
     name, result_status, text = results_of(events)[1]
     assert (name, result_status) == (TICKET_TOOL, status)
-    assert words in text
+    assert phrase in text
     assert tools.requests == [], "it ran"
 
 
 @pytest.mark.parametrize(
-    ("call_input", "words"),
+    ("call_input", "phrase"),
     [
         ({"name": "nothing", "arguments": {}}, "There is no tool 'nothing'"),
         ({"name": "call_tool", "arguments": {"name": TICKET_TOOL, "arguments": {"id": "1"}}}, "There is no"),
@@ -167,11 +167,11 @@ async def test_a_loaded_tool_is_subject_to_the_policy(
         ({"name": "search_documents", "arguments": {"query": "x"}}, "search_documents with"),
     ],
 )
-async def test_a_call_by_name_runs_the_named_tool(tmp_path: Path, call_input: Json, words: str) -> None:
+async def test_a_call_by_name_runs_the_named_tool(tmp_path: Path, call_input: Json, phrase: str) -> None:
     strict = StrictModel(answer_in_order(Step((Think("Call."), Use("call_tool", call_input)))))
     (events,) = await run(tmp_path, strict, tools_of(40), definition(model=LOCAL), "Go")
     ((_, _, text),) = results_of(events)
-    assert words in text
+    assert phrase in text
     assert kinds(events)[-1] == "done"
 
 

@@ -292,10 +292,10 @@ async def test_after_a_stop_delegates_keep_their_paths_and_a_new_one_gets_a_free
         call_ids = {fields["agent"]: fields["parentToolCallId"] for e in events if "agent" in (fields := e.fields())}
         calls = calls_of(events)
         assert call_ids == {path: call for call, path in paths_before.items()} | {"digger-3": calls["Drill"]}
-        last_text = next(
+        last_fields = next(
             event.fields() for event in reversed(events) if event.type == "text" and "end" in event.fields()["text"]
         )
-        assert last_text["agent"] == paths_before[calls["Delve there"]]
+        assert last_fields["agent"] == paths_before[calls["Delve there"]]
 
 
 async def test_a_delegate_that_had_finished_answers_a_repeated_call_at_once(tmp_path: Path) -> None:

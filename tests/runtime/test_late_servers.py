@@ -57,18 +57,18 @@ async def test_a_tool_of_a_starting_server_is_called_once_the_server_has_listed_
 
 
 @pytest.mark.parametrize(
-    ("starts", "open_count", "words"),
+    ("starts", "open_count", "phrase"),
     [(True, 2, "'files' is still starting"), (False, 1, "'files' is not available now")],
 )
 async def test_a_tool_of_a_server_without_a_list_gets_the_servers_state_instead_of_an_unknown_tool(
-    tmp_path: Path, starts: bool, open_count: int, words: str
+    tmp_path: Path, starts: bool, open_count: int, phrase: str
 ) -> None:
     missing_tools = MemoryToolset({}, missing={"files": starts, "fil": starts})
     async with ScriptedModel(use(READ_TOOL, query="x"), say("Sorry.")) as model:
         services = make_starting_services(model, missing_tools)
         async with bench(tmp_path, model, services=services) as b:
             await b.say("How many?")
-        assert words in result_in(model.requests[-1])
+        assert phrase in result_in(model.requests[-1])
         assert len(services.opened_toolsets) == open_count
 
 
