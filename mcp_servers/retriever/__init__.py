@@ -6,6 +6,6 @@ the package itself imports neither `mcp` nor a model runtime.
 
 import os
 
-# onnxruntime reads it at its import. Without it, version 1.31 and later report their use to Microsoft from every process
-# that runs a model (embedder, reranker, OCR), and store an id of the machine below the home folder.
+# onnxruntime reads it at its import. Otherwise version 1.31 reports its use to Microsoft from every process that runs a
+# model (embedder, reranker, OCR), and stores an id of the machine below the home folder.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

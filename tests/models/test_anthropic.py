@@ -43,12 +43,12 @@ RESULT: Block = {
     "citations": {"enabled": True},
     "_passage": {"document_id": "doc_1"},
 }
-ASKED: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
-FOUND: Message = {"role": "user", "content": [tool_result_block("t", [RESULT])]}
+CALL_MESSAGE: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+RESULT_MESSAGE: Message = {"role": "user", "content": [tool_result_block("t", [RESULT])]}
 HELLO = ModelRequest("claude-x", 100, (), (user_message("hello"),))
-SEARCHED = ModelRequest("claude-x", 100, (), (user_message("hello"), ASKED, FOUND), (LOOK,))
+REQUEST_WITH_RESULT = ModelRequest("claude-x", 100, (), (user_message("hello"), CALL_MESSAGE, RESULT_MESSAGE), (LOOK,))
 
-RICH = Step(
+RICH_STEP = Step(
     (
         Think("Let me think, 想一想 🚀."),
         RedactedThinking("opaque"),
@@ -61,7 +61,7 @@ RICH = Step(
 
 
 @asynccontextmanager
-async def connected(
+async def connect(
     *script: Scripted, citations: CitationMode = "native", **options: Any
 ) -> AsyncIterator[tuple[AnthropicModel, FakeMessagesAPI]]:
     """Run a fake with this script and a model that uses it, within a time limit."""
@@ -73,33 +73,33 @@ async def connected(
             await model.aclose()
 
 
-async def collected(model: AnthropicModel, request: ModelRequest = HELLO) -> list[ModelEvent]:
+async def collect_events(model: AnthropicModel, request: ModelRequest = HELLO) -> list[ModelEvent]:
     with anyio.fail_after(240):
         async with model.stream(request) as events:
             return [event async for event in events]
 
 
-def same(events: Sequence[ModelEvent], step: Step, request: ModelRequest) -> None:
-    """The events equal the step's, except for ids and figures that the fake invents."""
+def check_events(events: Sequence[ModelEvent], step: Step, request: ModelRequest) -> None:
+    """Check that the events equal the step's, except for ids and figures that the fake invents."""
 
-    def comparable(event: ModelEvent) -> str:
+    def text_of_event(event: ModelEvent) -> str:
         text = repr(MessageCompleted(event.stop_reason, Usage()) if isinstance(event, MessageCompleted) else event)
         return re.sub(r"toolu_\w+", "toolu", text)
 
     expected = step_events(step, model=request.model, results=search_results(request.messages))
-    whole = [event for event in events if not isinstance(event, InputDelta)]
-    assert [comparable(event) for event in whole] == [comparable(event) for event in expected]
-    for closed in (event for event in events if isinstance(event, BlockStopped) and event.block["type"] == "tool_use"):
-        written = "".join(e.json for e in events if isinstance(e, InputDelta) and e.index == closed.index)
-        assert json.loads(written) == closed.block["input"]
+    complete_events = [event for event in events if not isinstance(event, InputDelta)]
+    assert [text_of_event(event) for event in complete_events] == [text_of_event(event) for event in expected]
+    for stopped in (event for event in events if isinstance(event, BlockStopped) and event.block["type"] == "tool_use"):
+        streamed_input = "".join(e.json for e in events if isinstance(e, InputDelta) and e.index == stopped.index)
+        assert json.loads(streamed_input) == stopped.block["input"]
 
 
 async def test_every_kind_of_block_arrives_as_its_events() -> None:
-    async with connected(RICH) as (model, _):
-        same(await collected(model, SEARCHED), RICH, SEARCHED)
+    async with connect(RICH_STEP) as (model, _):
+        check_events(await collect_events(model, REQUEST_WITH_RESULT), RICH_STEP, REQUEST_WITH_RESULT)
 
 
-def seen_by_the_sdk(raw: Sequence[anthropic.types.RawMessageStreamEvent]) -> list[ModelEvent]:
+def decode_sdk_events(raw: Sequence[anthropic.types.RawMessageStreamEvent]) -> list[ModelEvent]:
     """Decode the SDK's own event objects, serialised as JSON again."""
     decoder = AnswerDecoder()
     decoded = [decoder.decode(event.to_json(indent=None).encode("utf-8", "surrogatepass")) for event in raw]
@@ -108,17 +108,19 @@ def seen_by_the_sdk(raw: Sequence[anthropic.types.RawMessageStreamEvent]) -> lis
 
 @pytest.mark.parametrize("fault", [Fault(), Fault(chunk=1), Fault(chunk=7), Fault(newline="\r\n")])
 async def test_our_decoder_gives_the_sdks_events(fault: Fault) -> None:
-    ids = Step(tuple(Use(b.name, b.input, f"t{i}") if isinstance(b, Use) else b for i, b in enumerate(RICH.blocks)))
+    ids = Step(
+        tuple(Use(b.name, b.input, f"t{i}") if isinstance(b, Use) else b for i, b in enumerate(RICH_STEP.blocks))
+    )
     reply = Reply(Step(ids.blocks, usage=Usage(7, 6, 5, 4)), fault)
-    async with connected(reply, reply, reply) as (model, api):
-        ours = await collected(model, SEARCHED)
+    async with connect(reply, reply, reply) as (model, api):
+        ours = await collect_events(model, REQUEST_WITH_RESULT)
         client = anthropic.AsyncAnthropic(api_key=api.key, base_url=api.url, max_retries=0)
         async with client:
-            stream = await client.messages.create(**request_body(SEARCHED), stream=True)
+            stream = await client.messages.create(**request_body(REQUEST_WITH_RESULT), stream=True)
             sdks = [event async for event in stream]
-            async with client.messages.stream(**request_body(SEARCHED)) as helper:
+            async with client.messages.stream(**request_body(REQUEST_WITH_RESULT)) as helper:
                 final = await helper.get_final_message()
-    assert ours == seen_by_the_sdk(sdks)
+    assert ours == decode_sdk_events(sdks)
     blocks = [event.block for event in ours if isinstance(event, BlockStopped)]
     assert blocks == [_without_nulls(block.to_dict()) for block in final.content]
     assert isinstance(ours[-1], MessageCompleted)
@@ -131,10 +133,10 @@ def _without_nulls(block: dict[str, object]) -> dict[str, object]:
 
 
 async def test_our_request_equals_the_sdks() -> None:
-    async with connected(say("a"), say("b")) as (model, api):
-        await collected(model, SEARCHED)
+    async with connect(say("a"), say("b")) as (model, api):
+        await collect_events(model, REQUEST_WITH_RESULT)
         async with anthropic.AsyncAnthropic(api_key=api.key, base_url=api.url, max_retries=0) as client:
-            async for _ in await client.messages.create(**request_body(SEARCHED), stream=True):
+            async for _ in await client.messages.create(**request_body(REQUEST_WITH_RESULT), stream=True):
                 pass
     ours, sdks = api.calls
     assert ours.request == sdks.request
@@ -143,15 +145,17 @@ async def test_our_request_equals_the_sdks() -> None:
 
 
 async def test_an_answer_can_be_sent_back_unchanged() -> None:
-    async with connected(Step((Think("hm"), Say("I look."), Use("look", {"q": 1}))), say("done")) as (model, _):
-        answer = [event.block for event in await collected(model, HELLO_WITH_TOOL) if isinstance(event, BlockStopped)]
+    async with connect(Step((Think("hm"), Say("I look."), Use("look", {"q": 1}))), say("done")) as (model, _):
+        answer = [
+            event.block for event in await collect_events(model, HELLO_WITH_TOOL) if isinstance(event, BlockStopped)
+        ]
         results = [tool_result_block(block["id"], []) for block in answer if block["type"] == "tool_use"]
         history: tuple[Message, ...] = (
             *HELLO_WITH_TOOL.messages,
             {"role": "assistant", "content": answer},
             {"role": "user", "content": results},
         )
-        events = await collected(model, ModelRequest("claude-x", 100, (), history, (LOOK,)))
+        events = await collect_events(model, ModelRequest("claude-x", 100, (), history, (LOOK,)))
     assert isinstance(events[-1], MessageCompleted)
 
 
@@ -165,8 +169,8 @@ async def test_tool_input_that_is_truncated_or_not_an_object_is_marked_broken() 
         Use("look", raw="{nope}"),
         Use("look", {"ok": 1}),
     )
-    async with connected(Step(uses, stop_reason="max_tokens")) as (model, _):
-        events = await collected(model)
+    async with connect(Step(uses, stop_reason="max_tokens")) as (model, _):
+        events = await collect_events(model)
     blocks = [event.block for event in events if isinstance(event, BlockStopped)]
     assert [block.get("_broken_input") for block in blocks] == ['{"query": "lea', "[1]", "{nope}", None]
     assert [block["input"] for block in blocks] == [{}, {}, {}, {"ok": 1}]
@@ -175,8 +179,8 @@ async def test_tool_input_that_is_truncated_or_not_an_object_is_marked_broken() 
 
 
 async def test_citations_name_result_blocks_and_text() -> None:
-    async with connected(say("Two sentences.", Cite(0, 0, 2))) as (model, _):
-        events = await collected(model, SEARCHED)
+    async with connect(say("Two sentences.", Cite(0, 0, 2))) as (model, _):
+        events = await collect_events(model, REQUEST_WITH_RESULT)
     (citation,) = [event.citation for event in events if isinstance(event, CitationDelta)]
     assert (citation.search_result_index, citation.start, citation.end) == (0, 0, 2)
     assert citation.cited_text == "Staff get 25 days. Sick leave needs a note."
@@ -186,12 +190,12 @@ async def test_citations_name_result_blocks_and_text() -> None:
 
 async def test_marks_mode_sends_no_search_result_and_still_yields_citations() -> None:
     step = Step((Say("", pieces=("A note is needed for sick leave [", "[1", "]", "]. Bye")),))
-    async with connected(step, citations="marks") as (model, api):
-        events = await collected(model, SEARCHED)
-    sent = api.requests[0]
-    assert "search_result" not in repr(sent["messages"])
-    assert sent["messages"][2]["content"][0]["content"][0]["text"].startswith("[1] Leave\n")
-    assert sent["system"][-1]["text"] == INSTRUCTION
+    async with connect(step, citations="marks") as (model, api):
+        events = await collect_events(model, REQUEST_WITH_RESULT)
+    body = api.requests[0]
+    assert "search_result" not in repr(body["messages"])
+    assert body["messages"][2]["content"][0]["content"][0]["text"].startswith("[1] Leave\n")
+    assert body["system"][-1]["text"] == INSTRUCTION
     (citation,) = [event.citation for event in events if isinstance(event, CitationDelta)]
     assert (citation.search_result_index, citation.start, citation.end) == (0, 1, 2)
     blocks = [event.block for event in events if isinstance(event, BlockStopped)]
@@ -200,32 +204,32 @@ async def test_marks_mode_sends_no_search_result_and_still_yields_citations() ->
 
 
 async def test_marks_mode_drops_a_mark_when_nothing_was_found() -> None:
-    async with connected(say("x[[1]] and [1]"), citations="marks") as (model, _):
-        assert BlockStopped(0, {"type": "text", "text": "x and [1]"}) in await collected(model)
+    async with connect(say("x[[1]] and [1]"), citations="marks") as (model, _):
+        assert BlockStopped(0, {"type": "text", "text": "x and [1]"}) in await collect_events(model)
 
 
 async def test_parameters_reach_the_endpoint() -> None:
     request = ModelRequest(
         "claude-x", 7, (), HELLO.messages, (LOOK,), {"type": "none"}, temperature=0.3, thinking="off"
     )
-    async with connected(say("a"), also_allowed={"temperature"}) as (model, api):
-        await collected(model, request)
-    sent = api.requests[0]
-    assert sent["stream"] is True
-    assert sent["max_tokens"] == 7
-    assert sent["temperature"] == 0.3
-    assert sent["tool_choice"] == {"type": "none"}
-    assert "thinking" not in sent
+    async with connect(say("a"), also_allowed={"temperature"}) as (model, api):
+        await collect_events(model, request)
+    body = api.requests[0]
+    assert body["stream"] is True
+    assert body["max_tokens"] == 7
+    assert body["temperature"] == 0.3
+    assert body["tool_choice"] == {"type": "none"}
+    assert "thinking" not in body
 
 
 async def test_a_second_call_reads_what_the_first_one_cached() -> None:
-    long = ModelRequest("claude-x", 7, ({"type": "text", "text": "rule. " * 1000},), HELLO.messages)
-    async with connected(say("a"), say("b")) as (model, _):
-        first, second = [(await collected(model, long))[-1] for _ in range(2)]
-    assert isinstance(first, MessageCompleted)
-    assert isinstance(second, MessageCompleted)
-    assert first.usage.cache_write == second.usage.cache_read > 1000
-    assert first.usage.sent == second.usage.sent
+    long_request = ModelRequest("claude-x", 7, ({"type": "text", "text": "rule. " * 1000},), HELLO.messages)
+    async with connect(say("a"), say("b")) as (model, _):
+        first_end, second_end = [(await collect_events(model, long_request))[-1] for _ in range(2)]
+    assert isinstance(first_end, MessageCompleted)
+    assert isinstance(second_end, MessageCompleted)
+    assert first_end.usage.cache_write == second_end.usage.cache_read > 1000
+    assert first_end.usage.sent == second_end.usage.sent
 
 
 async def test_a_request_with_a_lone_surrogate_or_a_huge_number_is_still_sent() -> None:
@@ -233,22 +237,22 @@ async def test_a_request_with_a_lone_surrogate_or_a_huge_number_is_still_sent() 
         "role": "assistant",
         "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {"n": 10**30}}],
     }
-    request = ModelRequest("claude-x", 7, (), (user_message("a\ud800b"), use, FOUND), (LOOK,))
-    async with connected(say("a")) as (model, api):
-        await collected(model, request)
+    request = ModelRequest("claude-x", 7, (), (user_message("a\ud800b"), use, RESULT_MESSAGE), (LOOK,))
+    async with connect(say("a")) as (model, api):
+        await collect_events(model, request)
     assert api.requests[0]["messages"][0]["content"][0]["text"] == "a?b"
     assert api.requests[0]["messages"][1]["content"][0]["input"] == {"n": 10**30}
 
 
 async def test_a_connection_is_reused_for_the_next_step() -> None:
-    async with connected(*[say("a")] * 5) as (model, api):
+    async with connect(*[say("a")] * 5) as (model, api):
         for _ in range(5):
-            await collected(model)
+            await collect_events(model)
     assert len({call.headers["x-peer"] for call in api.calls}) == 1
 
 
 async def test_cancelling_a_stream_closes_the_connection_at_once() -> None:
-    async with connected(Reply(demo(50), Fault(silent_after=20))) as (model, api):
+    async with connect(Reply(demo(50), Fault(silent_after=20))) as (model, api):
         with anyio.fail_after(240):
             async with model.stream(HELLO) as events:
                 async for event in events:
@@ -258,10 +262,10 @@ async def test_cancelling_a_stream_closes_the_connection_at_once() -> None:
 
 
 async def test_a_cancelled_call_closes_the_connection_at_once() -> None:
-    async with connected(Reply(say("a"), Fault(silent_after=0))) as (model, api):
+    async with connect(Reply(say("a"), Fault(silent_after=0))) as (model, api):
         with anyio.fail_after(240):
             async with anyio.create_task_group() as group:
-                group.start_soon(collected, model)
+                group.start_soon(collect_events, model)
                 while not api.calls:
                     await anyio.lowlevel.checkpoint()
                 group.cancel_scope.cancel()
@@ -272,28 +276,28 @@ async def test_two_hundred_streams_at_once_are_answered_each_with_its_own_text()
     def echo(request: dict[str, Any]) -> Step:
         return say(request["messages"][0]["content"][0]["text"] * 20)
 
-    async with connected(then=echo) as (model, _):
+    async with connect(then=echo) as (model, _):
 
-        async def one(number: int) -> None:
-            events = await collected(model, ModelRequest("m", 9, (), (user_message(f"<{number}>"),)))
+        async def check_stream(number: int) -> None:
+            events = await collect_events(model, ModelRequest("m", 9, (), (user_message(f"<{number}>"),)))
             text = "".join(event.text for event in events if isinstance(event, TextDelta))
             assert text == f"<{number}>" * 20
 
         async with anyio.create_task_group() as group:
             for number in range(200):
-                group.start_soon(one, number)
+                group.start_soon(check_stream, number)
 
 
 async def test_preloading_creates_the_client_once_and_closing_is_idempotent() -> None:
-    async with connected(say("a")) as (model, _):
+    async with connect(say("a")) as (model, _):
         async with anyio.create_task_group() as group:
             for _ in range(5):
                 group.start_soon(model.warm_up)
-        await collected(model)
+        await collect_events(model)
         await model.aclose()
         await model.aclose()
         with pytest.raises(RuntimeError, match="closed"):
-            await collected(model)
+            await collect_events(model)
 
 
 def test_creating_a_model_imports_no_sdk() -> None:
@@ -301,15 +305,15 @@ def test_creating_a_model_imports_no_sdk() -> None:
         "import sys; from agentic_rag.models.anthropic.model import AnthropicModel; AnthropicModel('k');"
         "print([name for name in ('anthropic', 'httpx2', 'aiohttp') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("key", ["", " ", "sk with space", "sk-ключ", "sk\nx: y", "sk\x00"])
 def test_a_key_that_no_header_can_carry_is_refused_without_printing_it(key: str) -> None:
-    with pytest.raises(BadConfiguration, match="ANTHROPIC_API_KEY") as caught:
+    with pytest.raises(BadConfiguration, match="ANTHROPIC_API_KEY") as error:
         AnthropicModel(key)
-    assert not key.strip() or key not in str(caught.value)
+    assert not key.strip() or key not in str(error.value)
 
 
 @pytest.mark.parametrize("url", ["api.example.com", "ftp://x", "http://", "http://x:port", "http://[x", "::"])
@@ -330,23 +334,23 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         model = AnthropicModel(api.key, "http://api.invalid")
-        assert TextDelta(0, "through ") in await collected(model)
+        assert TextDelta(0, "through ") in await collect_events(model)
         await model.aclose()
     assert api.calls[0].headers["host"] == "api.invalid"
 
 
-def decoded(*values: str) -> list[ModelEvent | None]:
+def decode_values(*values: str) -> list[ModelEvent | None]:
     decoder = AnswerDecoder()
     return [decoder.decode(value.encode()) for value in values]
 
 
-START = '{"type":"message_start","message":{"model":"m"}}'
-OPEN = '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
+MESSAGE_START = '{"type":"message_start","message":{"model":"m"}}'
+BLOCK_START = '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
 
 
 def test_events_and_deltas_of_unknown_types_are_skipped() -> None:
     odd = '{"type":"content_block_delta","index":0,"delta":{"type":"odd_delta","x":1}}'
-    assert decoded(START, '{"type":"news"}', OPEN, odd, '{"type":"ping"}')[1:] == [
+    assert decode_values(MESSAGE_START, '{"type":"news"}', BLOCK_START, odd, '{"type":"ping"}')[1:] == [
         None,
         BlockStarted(0, {"type": "text", "text": ""}),
         None,
@@ -356,7 +360,7 @@ def test_events_and_deltas_of_unknown_types_are_skipped() -> None:
 
 def test_a_block_of_an_unknown_type_is_forwarded_unchanged() -> None:
     odd = '{"type":"content_block_start","index":0,"content_block":{"type":"odd","x":[1]}}'
-    assert decoded(START, odd, '{"type":"content_block_stop","index":0}')[2] == BlockStopped(
+    assert decode_values(MESSAGE_START, odd, '{"type":"content_block_stop","index":0}')[2] == BlockStopped(
         0, {"type": "odd", "x": [1]}
     )
 
@@ -377,7 +381,7 @@ def test_a_block_of_an_unknown_type_is_forwarded_unchanged() -> None:
         '{"type":"content_block_delta","index":0,"delta":{"type":"citations_delta","citation":{}}}',
         '{"type":"content_block_delta","index":[],"delta":{"type":"text_delta","text":"x"}}',
         '{"type":"content_block_stop","index":4}',
-        OPEN,
+        BLOCK_START,
         '{"type":"message_start"}',
         '{"type":"message_delta"}',
         '{"type":"message_stop"}',
@@ -385,17 +389,17 @@ def test_a_block_of_an_unknown_type_is_forwarded_unchanged() -> None:
     ],
 )
 def test_events_the_api_never_sends_are_a_broken_stream(event: str) -> None:
-    with pytest.raises(ModelError, match="malformed") as caught:
-        decoded(START, OPEN, event)
-    assert caught.value.started
-    assert caught.value.retryable
-    assert caught.value.kind == "malformed_stream"
+    with pytest.raises(ModelError, match="malformed") as error:
+        decode_values(MESSAGE_START, BLOCK_START, event)
+    assert error.value.started
+    assert error.value.retryable
+    assert error.value.kind == "malformed_stream"
 
 
 def test_empty_deltas_create_no_events() -> None:
     empty = '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":""}}'
-    assert decoded(START, OPEN, empty)[2] is None
+    assert decode_values(MESSAGE_START, BLOCK_START, empty)[2] is None
 
 
 def test_the_started_event_names_the_model_that_answers() -> None:
-    assert decoded(START) == [MessageStarted("m")]
+    assert decode_values(MESSAGE_START) == [MessageStarted("m")]

@@ -41,7 +41,7 @@ class Outcome:
 
 
 @asynccontextmanager
-async def connected(*script: Scripted, key: str = "") -> AsyncIterator[tuple[AnthropicModel, FakeMessagesAPI]]:
+async def connect(*script: Scripted, key: str = "") -> AsyncIterator[tuple[AnthropicModel, FakeMessagesAPI]]:
     async with FakeMessagesAPI(*script) as api:
         model = AnthropicModel(key or api.key, api.url)
         try:
@@ -50,7 +50,7 @@ async def connected(*script: Scripted, key: str = "") -> AsyncIterator[tuple[Ant
             await model.aclose()
 
 
-async def called(model: AnthropicModel) -> Outcome:
+async def call_model(model: AnthropicModel) -> Outcome:
     outcome = Outcome()
     with anyio.fail_after(240):
         try:
@@ -62,19 +62,19 @@ async def called(model: AnthropicModel) -> Outcome:
     return outcome
 
 
-async def failed(fault: Fault, step: Step = STEP) -> tuple[list[ModelEvent], ModelError]:
+async def call_with_failure(fault: Fault, step: Step = STEP) -> tuple[list[ModelEvent], ModelError]:
     """Return the events before the failure, and the failure. Afterwards the model must still work."""
-    async with connected(Reply(step, fault), say("fine")) as (model, _):
-        outcome = await called(model)
-        after = await called(model)
+    async with connect(Reply(step, fault), say("fine")) as (model, _):
+        outcome = await call_model(model)
+        later_outcome = await call_model(model)
     assert outcome.error is not None
-    assert isinstance(after.events[-1], MessageCompleted)
+    assert isinstance(later_outcome.events[-1], MessageCompleted)
     return outcome.events, outcome.error
 
 
-async def completed(fault: Fault, step: Step = STEP) -> list[ModelEvent]:
-    async with connected(Reply(step, fault)) as (model, _):
-        outcome = await called(model)
+async def call_to_the_end(fault: Fault, step: Step = STEP) -> list[ModelEvent]:
+    async with connect(Reply(step, fault)) as (model, _):
+        outcome = await call_model(model)
     assert outcome.error is None
     return outcome.events
 
@@ -84,84 +84,84 @@ async def completed(fault: Fault, step: Step = STEP) -> list[ModelEvent]:
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 529])
 async def test_an_overloaded_or_failing_service_is_retryable(status: int) -> None:
-    events, error = await failed(Fault(status=status, message="Overloaded"))
+    events, error = await call_with_failure(Fault(status=status, message="Overloaded"))
     assert events == []
     assert (error.http_status, error.retryable, error.started) == (status, True, False)
     assert "Overloaded" in str(error)
 
 
 async def test_the_services_retry_after_is_forwarded() -> None:
-    _, error = await failed(Fault(status=529, retry_after="7"))
+    _, error = await call_with_failure(Fault(status=529, retry_after="7"))
     assert error.retry_after == 7
     assert error.kind == "overloaded_error"
 
 
 async def test_a_rate_limit_is_retryable() -> None:
-    _, without = await failed(Fault(status=429))
-    _, given = await failed(Fault(status=429, retry_after="2"))
-    assert (without.retryable, without.retry_after) == (True, None)
-    assert (given.retryable, given.retry_after) == (True, 2)
+    _, without_header = await call_with_failure(Fault(status=429))
+    _, with_header = await call_with_failure(Fault(status=429, retry_after="2"))
+    assert (without_header.retryable, without_header.retry_after) == (True, None)
+    assert (with_header.retryable, with_header.retry_after) == (True, 2)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
 async def test_a_refusal_is_final(status: int) -> None:
-    _, error = await failed(Fault(status=status, message="no"))
+    _, error = await call_with_failure(Fault(status=status, message="no"))
     assert (error.http_status, error.retryable, error.started) == (status, False, False)
 
 
 async def test_a_wrong_key_has_a_plain_error() -> None:
-    async with connected(key="sk-wrong") as (model, _):
-        outcome = await called(model)
+    async with connect(key="sk-wrong") as (model, _):
+        outcome = await call_model(model)
     assert str(outcome.error) == "The model's service refused the key. Check ANTHROPIC_API_KEY."
 
 
 @pytest.mark.parametrize("packed", [True, False])
 async def test_only_the_start_of_a_refusal_is_read(packed: bool) -> None:
     """An endpoint that sends a megabyte which unpacks to a gigabyte, or never ends."""
-    taken = 0
+    sent_bytes = 0
 
     async def refuse(stream: SocketStream) -> None:
-        nonlocal taken
+        nonlocal sent_bytes
         encoding = b"Content-Encoding: gzip\r\n" if packed else b""
-        part = gzip.compress(bytes(2**20)) if packed else b"no " * 2**18
+        block = gzip.compress(bytes(2**20)) if packed else b"no " * 2**18
         with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
             await stream.receive()
             await stream.send(b"HTTP/1.1 400 No\r\nContent-Type: text/plain\r\n" + encoding + b"\r\n")
             while True:
-                await stream.send(part)
-                taken += len(part)
+                await stream.send(block)
+                sent_bytes += len(block)
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     async with listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, refuse)
         port = listener.extra(SocketAttribute.local_port)
         model = AnthropicModel("sk-secret", f"http://127.0.0.1:{port}")
-        outcome = await called(model)
+        outcome = await call_model(model)
         await model.aclose()
         tasks.cancel_scope.cancel()
     assert outcome.error is not None
     assert outcome.error.http_status == 400
-    assert taken < 32 * 2**20
+    assert sent_bytes < 32 * 2**20
 
 
 async def test_a_refused_request_repeats_the_apis_reason() -> None:
-    async with connected() as (model, api):
-        with pytest.raises(ModelError, match="text content blocks must contain non-whitespace") as caught:
+    async with connect() as (model, api):
+        with pytest.raises(ModelError, match="text content blocks must contain non-whitespace") as error:
             async with model.stream(ModelRequest("m", 1, (), (user_message(" "),))):
                 raise AssertionError("the stream opened")
         assert api.refused
-    assert caught.value.kind == "invalid_request_error"
+    assert error.value.kind == "invalid_request_error"
 
 
 # 3
 
 
 async def test_a_closed_port_may_be_tried_again_and_is_named() -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
+    with socket.socket() as port_socket:
+        port_socket.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{port_socket.getsockname()[1]}"
         model = AnthropicModel("sk-secret", url)
-        outcome = await called(model)
+        outcome = await call_model(model)
         await model.aclose()
     assert outcome.error is not None
     assert (outcome.error.retryable, outcome.error.started) == (True, False)
@@ -171,7 +171,7 @@ async def test_a_closed_port_may_be_tried_again_and_is_named() -> None:
 
 
 async def test_a_connection_closed_without_an_answer_is_retryable() -> None:
-    _, error = await failed(Fault(refuse=True))
+    _, error = await call_with_failure(Fault(refuse=True))
     assert (error.retryable, error.started, error.http_status) == (True, False, None)
 
 
@@ -179,32 +179,34 @@ async def test_a_connection_closed_without_an_answer_is_retryable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "stride"),
+    ("make_fault", "stride"),
     [
-        pytest.param(lambda at: Fault(drop_at=at), 7, id="the connection is closed"),
-        pytest.param(lambda at: Fault(end_at=at), 11, id="the body ends"),
+        pytest.param(lambda offset: Fault(drop_at=offset), 7, id="the connection is closed"),
+        pytest.param(lambda offset: Fault(end_at=offset), 11, id="the body ends"),
         pytest.param(
-            lambda at: Fault(drop_at=at),
+            lambda offset: Fault(drop_at=offset),
             1,
             id="the connection is closed, each byte",
             marks=pytest.mark.nightly("each byte instead of every seventh"),
         ),
     ],
 )
-async def test_a_stream_that_stops_at_any_byte_is_never_complete(cut: Callable[[int], Fault], stride: int) -> None:
-    whole = await completed(Fault(), SHORT)
+async def test_a_stream_that_stops_at_any_byte_is_never_complete(
+    make_fault: Callable[[int], Fault], stride: int
+) -> None:
+    events = await call_to_the_end(Fault(), SHORT)
     size = sum(map(len, SHORTFRAMES)) - 1  # without its last line feed the last event is incomplete
-    places = range(0, size, stride)
-    async with connected(*[Reply(SHORT, cut(at)) for at in places]) as (model, _):
-        for at in places:
-            outcome = await called(model)
-            assert outcome.error is not None, at
-            assert (outcome.error.retryable, outcome.error.started) == (True, True), at
-            assert outcome.events == whole[: len(outcome.events)], at
+    offsets = range(0, size, stride)
+    async with connect(*[Reply(SHORT, make_fault(offset)) for offset in offsets]) as (model, _):
+        for offset in offsets:
+            outcome = await call_model(model)
+            assert outcome.error is not None, offset
+            assert (outcome.error.retryable, outcome.error.started) == (True, True), offset
+            assert outcome.events == events[: len(outcome.events)], offset
 
 
 async def test_a_connection_dropped_after_the_end_keeps_the_whole_answer() -> None:
-    events = await completed(Fault(drop_at=10**9))
+    events = await call_to_the_end(Fault(drop_at=10**9))
     assert isinstance(events[-1], MessageCompleted)
 
 
@@ -213,14 +215,14 @@ async def test_a_connection_dropped_after_the_end_keeps_the_whole_answer() -> No
 
 @pytest.mark.parametrize("after", range(len(FRAMES)))
 async def test_an_error_event_anywhere_ends_the_answer_as_an_error(after: int) -> None:
-    events, error = await failed(Fault(error_after=after, message="Overloaded"))
+    events, error = await call_with_failure(Fault(error_after=after, message="Overloaded"))
     assert not any(isinstance(event, MessageCompleted) for event in events)
     assert (error.kind, error.http_status, error.retryable, error.started) == ("overloaded_error", 200, True, True)
     assert "Overloaded" in str(error)
 
 
 async def test_an_error_event_about_the_request_is_not_retried() -> None:
-    _, error = await failed(Fault(error_after=2, error_type="invalid_request_error"))
+    _, error = await call_with_failure(Fault(error_after=2, error_type="invalid_request_error"))
     assert not error.retryable
 
 
@@ -229,12 +231,12 @@ async def test_an_error_event_about_the_request_is_not_retried() -> None:
 
 @pytest.mark.parametrize("garbage", ['{"type": "content_block_del', "[]", "\x00", '{"type": "content_block_delta"}'])
 async def test_a_malformed_event_is_an_error_and_not_the_end(garbage: str) -> None:
-    _, error = await failed(Fault(garbage_after=4, garbage=garbage))
+    _, error = await call_with_failure(Fault(garbage_after=4, garbage=garbage))
     assert (error.kind, error.retryable, error.started) == ("malformed_stream", True, True)
 
 
 async def test_an_endless_event_is_an_error() -> None:
-    _, error = await failed(Fault(garbage_after=4, garbage="x" * (17 * 1024 * 1024)))
+    _, error = await call_with_failure(Fault(garbage_after=4, garbage="x" * (17 * 1024 * 1024)))
     assert (error.kind, error.retryable, error.started) == ("malformed_stream", True, True)
 
 
@@ -242,13 +244,15 @@ async def test_an_endless_event_is_an_error() -> None:
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 64, 10_000])
 async def test_an_answer_is_the_same_in_any_chunking_and_with_any_line_ends(chunk: int, newline: str) -> None:
     step = Step(STEP.blocks, usage=None)
-    assert (await completed(Fault(chunk=chunk, newline=newline), step))[1:] == (await completed(Fault(), step))[1:]
+    assert (await call_to_the_end(Fault(chunk=chunk, newline=newline), step))[1:] == (
+        await call_to_the_end(Fault(), step)
+    )[1:]
 
 
 async def test_an_answer_that_is_not_a_stream_names_the_endpoint() -> None:
-    async with connected(Reply(STEP, Fault(content_type="text/html; charset=utf-8")), say("fine")) as (model, api):
-        outcome = await called(model)
-        assert (await called(model)).error is None
+    async with connect(Reply(STEP, Fault(content_type="text/html; charset=utf-8")), say("fine")) as (model, api):
+        outcome = await call_model(model)
+        assert (await call_model(model)).error is None
     assert outcome.error is not None
     assert (outcome.error.retryable, outcome.events) == (False, [])
     assert str(outcome.error) == f"{api.url} answers with text/html, not with a stream. Check ANTHROPIC_BASE_URL."
@@ -258,21 +262,21 @@ async def test_an_answer_that_is_not_a_stream_names_the_endpoint() -> None:
 
 
 def test_pings_are_not_events_so_that_silence_can_be_measured() -> None:
-    def decoded(stream: list[bytes]) -> list[ModelEvent]:
+    def decode_frames(stream: list[bytes]) -> list[ModelEvent]:
         reader, decoder = SSEReader(), AnswerDecoder()
         decoded = [decoder.decode(data) for frame in stream for _, data in reader.feed(frame)]
         return [event for event in decoded if event is not None]
 
-    assert decoded([part for frame in FRAMES for part in (frame, PING)]) == decoded(FRAMES)
+    assert decode_frames([chunk for frame in FRAMES for chunk in (frame, PING)]) == decode_frames(FRAMES)
 
 
 async def test_a_silent_stream_can_be_cancelled_at_any_time() -> None:
-    async with connected(Reply(demo(3), Fault(silent_after=5, ping_seconds=0.001))) as (model, api):
+    async with connect(Reply(demo(3), Fault(silent_after=5, ping_seconds=0.001))) as (model, api):
         with anyio.fail_after(240):
             async with model.stream(HELLO) as events:
-                seen = [await anext(events) for _ in range(4)]
+                first_events = [await anext(events) for _ in range(4)]
             await api.calls[0].left.wait()
-    assert isinstance(seen[-1], TextDelta)
+    assert isinstance(first_events[-1], TextDelta)
 
 
 KEYS = [
@@ -330,6 +334,6 @@ def test_any_json_is_an_event_or_a_model_error(values: list[tuple[str, str, obje
 @pytest.mark.parametrize("raw", ['{"q": ', '{"q": "ü', "nonsense", '"text"', "[["])
 async def test_truncated_or_broken_tool_input_is_reported_and_never_guessed(raw: str) -> None:
     step = Step((Use("look", raw=raw, id="t1"),), stop_reason="max_tokens")
-    events = await completed(Fault(), step)
+    events = await call_to_the_end(Fault(), step)
     (block,) = [getattr(event, "block", None) for event in events if type(event).__name__ == "BlockStopped"]
     assert block == {"type": "tool_use", "id": "t1", "name": "look", "input": {}, "_broken_input": raw}

@@ -24,7 +24,7 @@ from agentic_rag.testing.frames import frames
 from agentic_rag.testing.steps import say, step_events
 
 NAME = "us.anthropic.claude-haiku-5-5-v1:0"
-ASK = ModelRequest(NAME, 500, (text_block("Be brief."),), (user_message("Hi \ud800"),))
+REQUEST = ModelRequest(NAME, 500, (text_block("Be brief."),), (user_message("Hi \ud800"),))
 
 
 def header(name: str, value: str) -> bytes:
@@ -37,8 +37,8 @@ def event_frame(kind: str, payload: bytes, message_type: str = "event") -> bytes
     headers = header(name, kind) + header(":content-type", "application/json") + header(":message-type", message_type)
     prelude = struct.pack(">II", 12 + len(headers) + len(payload) + 4, len(headers))
     prelude += struct.pack(">I", binascii.crc32(prelude))
-    whole = prelude + headers + payload
-    return whole + struct.pack(">I", binascii.crc32(whole))
+    frame = prelude + headers + payload
+    return frame + struct.pack(">I", binascii.crc32(frame))
 
 
 class FakeCloud(FakeService):
@@ -60,32 +60,34 @@ class FakeCloud(FakeService):
         if not self.signed[-1]:
             return JSONResponse({"message": "Missing Authentication Token"}, status_code=403)
         self.bodies.append(orjson.loads(await request.body()))
-        written = frames(step_events(say("Hello."), model=NAME), "msg_1")
+        sse_frames = frames(step_events(say("Hello."), model=NAME), "msg_1")
         if "streamRawPredict" in request.url.path:
-            return Response(b"".join(written), media_type="text/event-stream")
-        chunks = [each.split(b"data: ", 1)[1].strip() for each in written]
+            return Response(b"".join(sse_frames), media_type="text/event-stream")
+        chunks = [sse_frame.split(b"data: ", 1)[1].strip() for sse_frame in sse_frames]
         if self._fails:
             chunks = chunks[:3]
-        parts = [event_frame("chunk", orjson.dumps({"bytes": base64.b64encode(chunk).decode()})) for chunk in chunks]
+        event_frames = [
+            event_frame("chunk", orjson.dumps({"bytes": base64.b64encode(chunk).decode()})) for chunk in chunks
+        ]
         if self._fails:
-            parts.append(event_frame("throttlingException", b'{"message": "Too many requests"}', "exception"))
-        return Response(b"".join(parts), media_type="application/vnd.amazon.eventstream")
+            event_frames.append(event_frame("throttlingException", b'{"message": "Too many requests"}', "exception"))
+        return Response(b"".join(event_frames), media_type="application/vnd.amazon.eventstream")
 
 
 @asynccontextmanager
-async def cloud(kind: Any, key: str = "", **options: bool) -> AsyncIterator[tuple[CloudModel, FakeCloud]]:
+async def open_cloud(kind: Any, key: str = "", **options: bool) -> AsyncIterator[tuple[CloudModel, FakeCloud]]:
     async with FakeCloud(**options) as api:
-        made = BedrockModel if kind == "bedrock" else CloudModel
-        model = made(Provider("cloud", kind, api.url, key, region="eu-central-1", project="desk"))
+        model_class = BedrockModel if kind == "bedrock" else CloudModel
+        model = model_class(Provider("cloud", kind, api.url, key, region="eu-central-1", project="desk"))
         try:
             yield model, api
         finally:
             await model.aclose()
 
 
-async def collected(model: CloudModel) -> list[ModelEvent]:
+async def collect_events(model: CloudModel) -> list[ModelEvent]:
     with anyio.fail_after(240):
-        async with model.stream(ASK) as events:
+        async with model.stream(REQUEST) as events:
             return [event async for event in events]
 
 
@@ -99,8 +101,8 @@ async def test_bedrock_is_asked_under_the_models_path_with_a_signature(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    async with cloud("bedrock", key) as (model, api):
-        events = await collected(model)
+    async with open_cloud("bedrock", key) as (model, api):
+        events = await collect_events(model)
     assert text_of(events) == "Hello."
     assert events[0] == MessageStarted(f"cloud:{NAME}")
     assert isinstance(events[-1], MessageCompleted)
@@ -114,15 +116,15 @@ async def test_bedrock_is_asked_under_the_models_path_with_a_signature(
 
 
 async def test_an_error_inside_bedrocks_stream_is_retryable() -> None:
-    async with cloud("bedrock", "bearer-1", fails=True) as (model, _):
-        with pytest.raises(ModelError) as caught:
-            await collected(model)
-    assert (caught.value.started, caught.value.retryable, caught.value.kind) == (True, True, "throttlingException")
+    async with open_cloud("bedrock", "bearer-1", fails=True) as (model, _):
+        with pytest.raises(ModelError) as error:
+            await collect_events(model)
+    assert (error.value.started, error.value.retryable, error.value.kind) == (True, True, "throttlingException")
 
 
 async def test_vertex_requests_use_its_project() -> None:
-    async with cloud("vertex", "token-1") as (model, api):
-        assert text_of(await collected(model)) == "Hello."
-    place = f"/projects/desk/locations/eu-central-1/publishers/anthropic/models/{NAME}:streamRawPredict"
-    assert api.paths == [place]
+    async with open_cloud("vertex", "token-1") as (model, api):
+        assert text_of(await collect_events(model)) == "Hello."
+    path = f"/projects/desk/locations/eu-central-1/publishers/anthropic/models/{NAME}:streamRawPredict"
+    assert api.paths == [path]
     assert api.signed == ["Bearer token-1"]

@@ -24,8 +24,8 @@ def body_of(request: ModelRequest) -> Any:
 
 def whole_body(request: ModelRequest) -> Any:
     """Return the body by its definition: decoded from its bytes."""
-    whole = {**request_body(request), "stream": True}
-    return json.loads(json.dumps(whole, ensure_ascii=False).encode("utf-8", "replace"))
+    body = {**request_body(request), "stream": True}
+    return json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 @given(
@@ -36,14 +36,14 @@ def whole_body(request: ModelRequest) -> Any:
 def test_an_incrementally_encoded_conversation_equals_a_newly_encoded_one(
     model: str, more: list[Any], steps: list[int]
 ) -> None:
-    messages, kept, end = (*HISTORY, *more, *HISTORY), Encoded(), 0
+    messages, encoded, end = (*HISTORY, *more, *HISTORY), Encoded(), 0
     for step in steps:
         end += step
-        request = ModelRequest(model, 10, (), messages[:end], settled=Settled(end, kept))
+        request = ModelRequest(model, 10, (), messages[:end], settled=Settled(end, encoded))
         assert body_of(request) == whole_body(request)
-    numbered = ModelRequest(model, 10, (), HISTORY, settled=Settled(len(HISTORY), kept))
-    marks = b"".join(encoded_body(numbered, profile_of(model), cites=False))
-    assert json.loads(marks) == {**request_body(numbered, cites=False), "stream": True}
+    settled_request = ModelRequest(model, 10, (), HISTORY, settled=Settled(len(HISTORY), encoded))
+    marked_body = b"".join(encoded_body(settled_request, profile_of(model), cites=False))
+    assert json.loads(marked_body) == {**request_body(settled_request, cites=False), "stream": True}
 
 
 @given(
@@ -66,48 +66,48 @@ def test_an_incrementally_encoded_conversation_equals_a_newly_encoded_one(
     )
 )
 def test_the_encoded_frame_belongs_to_its_request(requests: list[dict[str, Any]]) -> None:
-    kept = Encoded()
-    for each in requests:
-        assert set(each) == {member.name for member in fields(ModelRequest)} - {"messages", "settled"}
-        request = ModelRequest(**each, messages=HISTORY, settled=Settled(len(HISTORY), kept))
+    encoded = Encoded()
+    for parameters in requests:
+        assert set(parameters) == {member.name for member in fields(ModelRequest)} - {"messages", "settled"}
+        request = ModelRequest(**parameters, messages=HISTORY, settled=Settled(len(HISTORY), encoded))
         assert body_of(request) == body_of(request) == whole_body(request)
-        assert kept.size > 0
+        assert encoded.size > 0
 
 
 def test_the_request_around_the_messages_is_encoded_once_and_counts_as_memory() -> None:
-    kept, made = Encoded(), []
+    encoded, encodings = Encoded(), []
 
     def encode() -> bytes:
-        made.append(kept)
+        encodings.append(encoded)
         return b"around"
 
     for _ in range(3):
-        assert kept.around(("a", 1), encode) == b"around"
-    assert (len(made), kept.size) == (1, len(b"around"))
-    kept.around(("a", 2), encode)
-    assert (len(made), kept.size) == (2, len(b"around"))
+        assert encoded.around(("a", 1), encode) == b"around"
+    assert (len(encodings), encoded.size) == (1, len(b"around"))
+    encoded.around(("a", 2), encode)
+    assert (len(encodings), encoded.size) == (2, len(b"around"))
 
 
 def test_conversations_beyond_the_cache_limit_are_encoded_each_time() -> None:
     messages = tuple(user_message(f"{number} " * 50) for number in range(40))
-    kept = Encoded(most=1_000)
+    encoded = Encoded(most=1_000)
     for end in (5, 30, 40):
-        request = ModelRequest("claude-sonnet-5-5", 10, (), messages[:end], settled=Settled(end, kept))
+        request = ModelRequest("claude-sonnet-5-5", 10, (), messages[:end], settled=Settled(end, encoded))
         assert body_of(request) == whole_body(request)
-        assert kept.size <= 1_000
+        assert encoded.size <= 1_000
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=100), st.integers(0, 300))
 def test_encoded_parts_join_to_the_messages_and_changed_ones_are_replaced(steps: list[int], changed: int) -> None:
     messages = [user_message(f"{number}") for number in range(sum(steps))]
-    kept, end = Encoded(), 0
+    encoded, end = Encoded(), 0
     for step in steps:
         end += step
-        count, pieces = kept.of(messages[:end], lambda message: json.dumps(message).encode())
+        count, pieces = encoded.of(messages[:end], lambda message: json.dumps(message).encode())
         assert count == end
         assert json.loads(b"[" + b",".join(pieces) + b"]") == messages[:end]
         assert len(pieces) <= MOST_PIECES
     if changed < end:
         messages[changed] = user_message("another")
-        count, pieces = kept.of(messages, lambda message: json.dumps(message).encode())
+        count, pieces = encoded.of(messages, lambda message: json.dumps(message).encode())
         assert (count, json.loads(b"[" + b",".join(pieces) + b"]")) == (end, messages)

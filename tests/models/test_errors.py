@@ -28,7 +28,7 @@ KEY = "sk-very-secret"
 REQUEST = httpx2.Request("POST", "https://api.example.com/v1/messages", headers={"authorization": f"Bearer {KEY}"})
 
 
-def mapped(exc: Exception, *, started: bool = False) -> ModelError:
+def map_exception(exc: Exception, *, started: bool = False) -> ModelError:
     return model_error(exc, Endpoint("https://api.example.com", secret=KEY), model="claude-x", started=started)
 
 
@@ -45,35 +45,37 @@ def subclasses(base: type[Any]) -> set[type[Any]]:
 
 def test_every_exception_of_the_sdk_has_a_rule() -> None:
     by_status = subclasses(anthropic.APIStatusError) - {anthropic.APIStatusError}
-    named = {
+    class_names = {
         cls.__name__
         for cls in subclasses(anthropic.AnthropicError) - by_status
         if cls.__module__ == "anthropic"  # the public tree; helpers have their own
     }
-    assert named - {"AnthropicError"} == SDK_EXCEPTIONS
+    assert class_names - {"AnthropicError"} == SDK_EXCEPTIONS
     statuses = {status for status, _ in _error_classes.ERROR_CLASSES}
     assert statuses <= RETRYABLE_STATUSES | FINAL_STATUSES
     assert not RETRYABLE_STATUSES & FINAL_STATUSES
-    declared = {getattr(cls, "status_code", None) for cls in by_status}
-    assert {status for status in declared if isinstance(status, int)} <= statuses
+    declared_statuses = {getattr(cls, "status_code", None) for cls in by_status}
+    assert {status for status in declared_statuses if isinstance(status, int)} <= statuses
 
 
 def test_every_exception_of_the_http_client_becomes_a_model_error() -> None:
     for cls in subclasses(httpx2.HTTPError) | subclasses(httpx2.StreamError) | {httpx2.InvalidURL}:
         exc: Exception = Exception.__new__(cls, "broken")  # their constructors differ
-        assert isinstance(mapped(exc), ModelError), cls
-        assert isinstance(mapped(exc, started=True), ModelError), cls
+        assert isinstance(map_exception(exc), ModelError), cls
+        assert isinstance(map_exception(exc, started=True), ModelError), cls
 
 
 def test_every_exception_class_of_the_http_client_is_mapped() -> None:
-    public = {cls for _, cls in inspect.getmembers(httpx2, inspect.isclass) if issubclass(cls, Exception)}
-    known = subclasses(httpx2.HTTPError) | subclasses(httpx2.StreamError) | {httpx2.InvalidURL, httpx2.CookieConflict}
-    assert {cls for cls in public if not issubclass(cls, Warning)} <= known
+    public_classes = {cls for _, cls in inspect.getmembers(httpx2, inspect.isclass) if issubclass(cls, Exception)}
+    mapped_classes = (
+        subclasses(httpx2.HTTPError) | subclasses(httpx2.StreamError) | {httpx2.InvalidURL, httpx2.CookieConflict}
+    )
+    assert {cls for cls in public_classes if not issubclass(cls, Warning)} <= mapped_classes
 
 
 @pytest.mark.parametrize("status", sorted(RETRYABLE_STATUSES | {520, 524}))
 def test_a_transient_failure_is_retryable(status: int) -> None:
-    error = mapped(status_exception(status))
+    error = map_exception(status_exception(status))
     assert error.retryable
     assert error.http_status == status
     assert error.kind == "some_error"
@@ -82,12 +84,12 @@ def test_a_transient_failure_is_retryable(status: int) -> None:
 
 @pytest.mark.parametrize("status", sorted(FINAL_STATUSES))
 def test_a_final_refusal_is_not_retried(status: int) -> None:
-    assert not mapped(status_exception(status, **{"retry-after": "3"})).retryable
+    assert not map_exception(status_exception(status, **{"retry-after": "3"})).retryable
 
 
 def test_too_many_requests_is_retried_after_the_services_time() -> None:
-    assert mapped(status_exception(429)).retryable
-    assert mapped(status_exception(429, **{"retry-after": "7"})).retry_after == 7
+    assert map_exception(status_exception(429)).retryable
+    assert map_exception(status_exception(429, **{"retry-after": "7"})).retry_after == 7
 
 
 @pytest.mark.parametrize(
@@ -95,12 +97,12 @@ def test_too_many_requests_is_retried_after_the_services_time() -> None:
     [(401, "ANTHROPIC_API_KEY"), (403, "ANTHROPIC_API_KEY"), (404, "ANTHROPIC_BASE_URL"), (413, "too large")],
 )
 def test_the_operator_reads_the_possible_causes(status: int, says: str) -> None:
-    assert says in str(mapped(status_exception(status)))
+    assert says in str(map_exception(status_exception(status)))
 
 
 def test_an_unreachable_endpoint_is_named_with_its_setting() -> None:
     for exc in (anthropic.APIConnectionError(request=REQUEST), anthropic.APITimeoutError(request=REQUEST)):
-        error = mapped(exc)
+        error = map_exception(exc)
         assert error.retryable
         assert "https://api.example.com" in str(error)
         assert "ANTHROPIC_BASE_URL" in str(error)
@@ -108,19 +110,19 @@ def test_an_unreachable_endpoint_is_named_with_its_setting() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 529])
 def test_no_message_contains_the_key_even_if_the_service_repeats_it(status: int) -> None:
-    assert KEY not in repr(mapped(status_exception(status, f"bad key {KEY}")))
+    assert KEY not in repr(map_exception(status_exception(status, f"bad key {KEY}")))
 
 
 def test_a_connection_lost_in_mid_answer_causes_a_reset() -> None:
     for exc in (httpx2.ReadError("reset"), httpx2.RemoteProtocolError("closed"), httpx2.DecodingError("gzip")):
-        error = mapped(exc, started=True)
+        error = map_exception(exc, started=True)
         assert error.started
         assert error.retryable
 
 
 def test_our_own_exception_is_not_reported_as_the_services() -> None:
     with pytest.raises(ZeroDivisionError):
-        mapped(ZeroDivisionError())
+        map_exception(ZeroDivisionError())
 
 
 @pytest.mark.parametrize("kind", ["overloaded_error", "api_error", "rate_limit_error", "timeout_error", ""])
@@ -177,14 +179,14 @@ def openai_exception(status: int, code: str | None = None) -> openai.APIStatusEr
 
 
 def test_every_exception_of_the_other_sdk_has_a_rule() -> None:
-    named = {
+    class_names = {
         cls.__name__
         for cls in subclasses(openai.OpenAIError) - subclasses(openai.APIStatusError)
         if cls.__name__[0] != "_"
         and cls.__module__ in ("openai", "openai._exceptions")  # the public tree; helpers have their own
     }
-    named = {name for name in named if not name.startswith("_")}
-    assert named - {"OpenAIError"} | {"APIStatusError", "OAuthError"} == openai_errors.SDK_EXCEPTIONS
+    class_names = {name for name in class_names if not name.startswith("_")}
+    assert class_names - {"OpenAIError"} | {"APIStatusError", "OAuthError"} == openai_errors.SDK_EXCEPTIONS
     by_status = {cls.__name__ for cls in subclasses(openai.APIStatusError)} - {"APIStatusError", "OAuthError"}
     classes = {type(openai_exception(status)).__name__: status for status in range(400, 600)}
     assert by_status == classes.keys() - {"APIStatusError"}

@@ -22,9 +22,9 @@ BODY: dict[str, Any] = {"model": "claude-sonnet-5-5", "max_tokens": 5, "messages
 
 async def post(api: FakeMessagesAPI, body: Any = BODY, headers: dict[str, str] | None = None) -> httpx2.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    given = {**VERSION, "authorization": f"Bearer {api.key}"} if headers is None else headers
+    sent_headers = {**VERSION, "authorization": f"Bearer {api.key}"} if headers is None else headers
     async with httpx2.AsyncClient(trust_env=False) as client:
-        return await client.post(f"{api.url}/v1/messages", content=content, headers=given)
+        return await client.post(f"{api.url}/v1/messages", content=content, headers=sent_headers)
 
 
 async def test_an_answer_without_streaming_is_one_message() -> None:
@@ -46,10 +46,12 @@ async def test_a_stream_has_the_frames_of_the_api_in_its_order() -> None:
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     data = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
     assert data[0]["message"]["usage"]["output_tokens"] == 1
-    pieces = [each["delta"]["partial_json"] for each in data if each.get("delta", {}).get("type") == "input_json_delta"]
-    assert pieces[0] == ""
-    assert len(pieces) > 2
-    assert json.loads("".join(pieces)) == {"query": "x"}
+    json_pieces = [
+        event["delta"]["partial_json"] for event in data if event.get("delta", {}).get("type") == "input_json_delta"
+    ]
+    assert json_pieces[0] == ""
+    assert len(json_pieces) > 2
+    assert json.loads("".join(json_pieces)) == {"query": "x"}
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
@@ -154,12 +156,12 @@ async def test_a_citation_without_a_source_fails_the_test() -> None:
 
 async def test_steps_left_and_calls_beyond_the_script_fail_the_test() -> None:
     with pytest.raises(AssertionError, match="1 of 1 scripted steps"):
-        await _entered(FakeMessagesAPI(say("a")), calls=0)
+        await _wait_for_calls(FakeMessagesAPI(say("a")), calls=0)
     with pytest.raises(AssertionError, match="call 2 of 1"):
-        await _entered(FakeMessagesAPI(say("a")), calls=2)
+        await _wait_for_calls(FakeMessagesAPI(say("a")), calls=2)
 
 
-async def _entered(api: FakeMessagesAPI, calls: int) -> None:
+async def _wait_for_calls(api: FakeMessagesAPI, calls: int) -> None:
     async with api:
         for _ in range(calls):
             await post(api)
@@ -173,22 +175,22 @@ async def test_the_cache_counts_the_longest_known_prefix() -> None:
         return {**BODY, "system": system, "messages": [{"role": "user", "content": content}]}
 
     async def usage(request: dict[str, Any]) -> tuple[int, int, int]:
-        counted = (await post(api, request)).json()["usage"]
+        usage_fields = (await post(api, request)).json()["usage"]
         return (
-            counted["input_tokens"],
-            counted["cache_read_input_tokens"],
-            counted["cache_creation_input_tokens"],
+            usage_fields["input_tokens"],
+            usage_fields["cache_read_input_tokens"],
+            usage_fields["cache_creation_input_tokens"],
         )
 
     async with FakeMessagesAPI(then=say("a")) as api:
-        _, read, written = await usage(body("one"))
-        assert read == 0
-        assert written > 2000
-        assert await usage(body("one")) == (0, written, 0)
-        _, read, added = await usage(body("one", "two"))
-        assert (read, 0 < added < 100) == (written, True)
-        _, read, _ = await usage(body("other"))
-        assert 0 < read < written
+        _, cache_read, cache_written = await usage(body("one"))
+        assert cache_read == 0
+        assert cache_written > 2000
+        assert await usage(body("one")) == (0, cache_written, 0)
+        _, cache_read, newly_written = await usage(body("one", "two"))
+        assert (cache_read, 0 < newly_written < 100) == (cache_written, True)
+        _, cache_read, _ = await usage(body("other"))
+        assert 0 < cache_read < cache_written
         assert (await usage(body("one", rules="Rule. " * 1000)))[1] == 0
         assert (await usage(body("one", rules="short")))[1:] == (0, 0)
 
@@ -221,20 +223,20 @@ async def test_pings_continue_during_silence() -> None:
             headers={**VERSION, "x-api-key": api.key},
         ) as response,
     ):
-        seen = b""
+        received = b""
         async for chunk in response.aiter_raw():
-            seen += chunk
-            if seen.startswith(PING * 3):
+            received += chunk
+            if received.startswith(PING * 3):
                 break
 
 
 async def test_stopping_ends_endless_answers() -> None:
-    async def ask() -> None:
+    async def post_until_stopped() -> None:
         with pytest.raises(httpx2.TransportError):
             await post(api, {**BODY, "stream": True})
 
     async with FakeMessagesAPI(Reply(demo(5), Fault(silent_after=0))) as api, anyio.create_task_group() as group:
-        group.start_soon(ask)
+        group.start_soon(post_until_stopped)
         while not api.calls:
             await anyio.lowlevel.checkpoint()
         with anyio.fail_after(240):
@@ -242,8 +244,8 @@ async def test_stopping_ends_endless_answers() -> None:
 
 
 def test_a_reply_has_a_json_form() -> None:
-    value = {"blocks": "So.", "fault": {"status": 529, "retry_after": "1"}, "rate": 50}
-    assert reply_from_json(value) == Reply(say("So."), Fault(status=529, retry_after="1"), 50)
+    reply = {"blocks": "So.", "fault": {"status": 529, "retry_after": "1"}, "rate": 50}
+    assert reply_from_json(reply) == Reply(say("So."), Fault(status=529, retry_after="1"), 50)
     assert reply_from_json({"demo": {"deltas": 2, "text": "a b c"}}).step == Step((Say("a b ", pieces=("a ", "b ")),))
     with pytest.raises(ValueError, match="bloks"):
         reply_from_json({"bloks": "x"})

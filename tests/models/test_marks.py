@@ -41,7 +41,7 @@ LEAVE = passage("Leave", "Staff get 25 days of leave. ", "Sick leave needs a not
 PARKING = passage("Parking", "Parking costs 40 pounds a month.")
 
 
-def read(pieces: Sequence[str], passages: Sequence[Block] = (LEAVE, PARKING)) -> list[ModelEvent]:
+def read_answer(pieces: Sequence[str], passages: Sequence[Block] = (LEAVE, PARKING)) -> list[ModelEvent]:
     answer = MarkedAnswer(passages)
     events: list[ModelEvent] = [MessageStarted("m"), BlockStarted(0, {"type": "text", "text": ""})]
     events += [TextDelta(0, piece) for piece in pieces]
@@ -61,16 +61,16 @@ def citations(events: Sequence[ModelEvent]) -> list[Citation]:
 
 
 def test_search_results_become_text_numbered_over_the_whole_request() -> None:
-    asked: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+    call: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
     answer: Message = {"role": "user", "content": [tool_result_block("t", [PARKING]), {"type": "text", "text": "and?"}]}
-    first: Message = {"role": "user", "content": [LEAVE]}
-    request, passages = with_numbered_passages(ModelRequest("m", 1, (), (first, asked, answer)))
+    question: Message = {"role": "user", "content": [LEAVE]}
+    request, passages = with_numbered_passages(ModelRequest("m", 1, (), (question, call, answer)))
     assert passages == [LEAVE, PARKING]
     assert request.messages[0]["content"][0]["text"].startswith("[1] Leave\nStaff get 25 days of leave. \nSick")
     assert request.messages[2]["content"][0]["content"] == [
         {"type": "text", "text": "[2] Parking\nParking costs 40 pounds a month."}
     ]
-    assert request.messages[1] == asked
+    assert request.messages[1] == call
     assert request.system[-1]["text"] == INSTRUCTION
 
 
@@ -81,7 +81,7 @@ def test_the_instruction_precedes_the_first_search() -> None:
 
 
 def test_a_citation_mark_cites_the_most_similar_sentence() -> None:
-    events = read(["You need a note for sick leave [[1]]."])
+    events = read_answer(["You need a note for sick leave [[1]]."])
     (citation,) = citations(events)
     assert (citation.search_result_index, citation.start, citation.end) == (0, 1, 2)
     assert citation.cited_text == "Sick leave needs a note. "
@@ -98,7 +98,7 @@ def test_a_citation_mark_cites_the_most_similar_sentence() -> None:
 
 
 def test_each_marked_statement_gets_its_own_block_and_the_rest_follows() -> None:
-    events = read(["25 days [[1]]. Parking is 40 pounds[[2]][[1]]! Anything else?"])
+    events = read_answer(["25 days [[1]]. Parking is 40 pounds[[2]][[1]]! Anything else?"])
     assert [block["text"] for block in blocks(events)] == ["25 days.", " Parking is 40 pounds!", " Anything else?"]
     assert [len(block.get("citations", [])) for block in blocks(events)] == [1, 2, 0]
     indexes = [event.index for event in events if isinstance(event, BlockStarted | BlockStopped)]
@@ -106,12 +106,12 @@ def test_each_marked_statement_gets_its_own_block_and_the_rest_follows() -> None
 
 
 def test_a_citation_mark_at_the_end_leaves_no_empty_block() -> None:
-    events = read(["25 days [[1]]", ".\n"])
+    events = read_answer(["25 days [[1]]", ".\n"])
     assert [block["text"] for block in blocks(events)] == ["25 days.\n"]
 
 
 def test_unknown_marks_are_removed_and_cite_nothing() -> None:
-    events = read(["A [[3]] b [[0]]."])
+    events = read_answer(["A [[3]] b [[0]]."])
     assert plain_text(blocks(events)) == "A b."
     assert all("citations" not in block for block in blocks(events))
     assert [(citation.search_result_index, citation.start, citation.end) for citation in citations(events)] == [
@@ -121,7 +121,7 @@ def test_unknown_marks_are_removed_and_cite_nothing() -> None:
 
 
 def test_a_citation_mark_before_any_text_cites_nothing() -> None:
-    events = read(["[[1]] So."])
+    events = read_answer(["[[1]] So."])
     assert plain_text(blocks(events)) == " So."
     assert [(citation.start, citation.end) for citation in citations(events)] == [(0, 0)]
 
@@ -147,13 +147,13 @@ NO_MARKS = (
 @pytest.mark.parametrize("text", NO_MARKS)
 def test_text_that_is_not_a_mark_stays_text(text: str) -> None:
     for pieces in ([text], list(text)):
-        events = read(pieces)
+        events = read_answer(pieces)
         assert plain_text(blocks(events)) == text
         assert citations(events) == []
 
 
 @pytest.mark.parametrize(
-    ("marks", "cited"),
+    ("marks", "cited_results"),
     [
         ("[1]", [0]),
         ("【1】", [0]),
@@ -168,23 +168,23 @@ def test_text_that_is_not_a_mark_stays_text(text: str) -> None:
         ("[1; 1]", [0]),
     ],
 )
-def test_variant_citation_marks_are_accepted(marks: str, cited: list[int]) -> None:
+def test_variant_citation_marks_are_accepted(marks: str, cited_results: list[int]) -> None:
     for pieces in ([f"25 days {marks}."], list(f"25 days {marks}.")):
-        events = read(pieces)
+        events = read_answer(pieces)
         assert plain_text(blocks(events)) == "25 days."
-        assert [citation.search_result_index for citation in citations(events)] == cited
+        assert [citation.search_result_index for citation in citations(events)] == cited_results
 
 
 @pytest.mark.parametrize("marks", ["[[9]]", "[9]", "【9】", "[9, 10]"])
 def test_nonexistent_marks_are_removed_and_reported(marks: str) -> None:
-    events = read([f"25 days {marks}."])
+    events = read_answer([f"25 days {marks}."])
     assert plain_text(blocks(events)) == "25 days."
     assert citations(events)
     assert all(citation.start == citation.end for citation in citations(events))
 
 
 def test_without_passages_only_unambiguous_marks_are_removed() -> None:
-    events = read(["The matrix [1, 2] is small [[3]]【4】."], ())
+    events = read_answer(["The matrix [1, 2] is small [[3]]【4】."], ())
     assert plain_text(blocks(events)) == "The matrix [1, 2] is small."
     assert [citation.search_result_index for citation in citations(events)] == [2, 3]
 
@@ -192,38 +192,40 @@ def test_without_passages_only_unambiguous_marks_are_removed() -> None:
 def test_citation_marks_after_code_are_read_again() -> None:
     text = "Use `x[1]` so [1].\n```py\ny[2]\n```\nParking costs 40 pounds [2]. A ` alone [1]\n\nends [1]."
     for pieces in ([text], list(text)):
-        events = read(pieces)
+        events = read_answer(pieces)
         assert [citation.search_result_index for citation in citations(events)] == [0, 1, 0]
         assert "`x[1]`" in plain_text(blocks(events))
         assert "y[2]" in plain_text(blocks(events))
 
 
 def test_a_claim_that_shares_no_word_with_its_passage_is_not_verified() -> None:
-    events = read(["Parking costs 40 pounds [[2]]. The moon is made of cheese [[2]]. 新风机 [[1]]."])
+    events = read_answer(["Parking costs 40 pounds [[2]]. The moon is made of cheese [[2]]. 新风机 [[1]]."])
     assert [citation.verified for citation in citations(events)] == [True, False, False]
 
 
 def test_an_earlier_answer_is_sent_back_with_its_citation_marks() -> None:
-    (answer,) = blocks(read(["You need a note for sick leave [[1]][[2]]."]))
+    (answer,) = blocks(read_answer(["You need a note for sick leave [[1]][[2]]."]))
     result: Message = {"role": "user", "content": [tool_result_block("t", [LEAVE, PARKING])]}
-    said: Message = {"role": "assistant", "content": [answer]}
-    request, _ = with_numbered_passages(ModelRequest("m", 1, (), (result, said)))
+    earlier_answer: Message = {"role": "assistant", "content": [answer]}
+    request, _ = with_numbered_passages(ModelRequest("m", 1, (), (result, earlier_answer)))
     assert request.messages[1]["content"] == [{"type": "text", "text": "You need a note for sick leave.[[1]][[2]]"}]
-    strange = {**answer, "citations": [{**answer["citations"][0], "search_result_index": 1}, {"type": "odd"}]}
-    request, _ = with_numbered_passages(ModelRequest("m", 1, (), (result, {**said, "content": [strange]})))
+    changed_answer = {**answer, "citations": [{**answer["citations"][0], "search_result_index": 1}, {"type": "odd"}]}
+    request, _ = with_numbered_passages(
+        ModelRequest("m", 1, (), (result, {**earlier_answer, "content": [changed_answer]}))
+    )
     assert request.messages[1]["content"] == [{"type": "text", "text": "You need a note for sick leave."}]
 
 
 def test_reading_marks_takes_linear_time() -> None:
     def feed(text: str) -> None:
         reader = MarkReader()
-        for at in range(0, len(text), 8):
-            list(reader.feed(text[at : at + 8]))
+        for start in range(0, len(text), 8):
+            list(reader.feed(text[start : start + 8]))
         list(reader.end())
 
     for piece in ("[", "`", "~", "[1,", " ", "【1†x", "\n", "a [[1]] "):
-        short, long = piece * (16_000 // len(piece)), piece * (64_000 // len(piece))
-        assert growth(feed, short, long) < 11, piece
+        short_text, long_text = piece * (16_000 // len(piece)), piece * (64_000 // len(piece))
+        assert growth(feed, short_text, long_text) < 11, piece
 
 
 PIECES = ("word ", "词。", "[[1]]", " [[2]]", "[[7]]", "[", "[[", "]]", "]", "1", " ", "\n", ".", "[[12", "[1, 2]", "(")
@@ -232,12 +234,12 @@ TEXTS = st.lists(st.sampled_from((*PIECES, *CODE))).map("".join)
 
 
 @given(TEXTS, st.lists(st.integers(0, 200)))
-def test_any_chunking_of_an_answer_gives_the_same_blocks_without_marks(text: str, places: list[int]) -> None:
-    ends = sorted({place % (len(text) + 1) for place in places} | {len(text)})
+def test_any_chunking_of_an_answer_gives_the_same_blocks_without_marks(text: str, offsets: list[int]) -> None:
+    ends = sorted({offset % (len(text) + 1) for offset in offsets} | {len(text)})
     pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    events, whole = read(pieces), read([text])
-    assert blocks(events) == blocks(whole)
-    assert citations(events) == citations(whole)
+    events, whole_events = read_answer(pieces), read_answer([text])
+    assert blocks(events) == blocks(whole_events)
+    assert citations(events) == citations(whole_events)
     deltas = "".join(event.text for event in events if isinstance(event, TextDelta))
     assert deltas == plain_text(blocks(events))
     assert "[[1]] " not in text or set("`~") & set(text) or len(deltas) < len(text)
@@ -257,7 +259,7 @@ def test_blocks_of_other_kinds_keep_their_position_beside_split_text() -> None:
         BlockStarted(2, use),
         BlockStopped(2, use),
     ]
-    out = [each for event in events for each in answer.take(event)]
+    out = [out_event for event in events for out_event in answer.take(event)]
     assert [(event.index, event.block["type"]) for event in out if isinstance(event, BlockStopped)] == [
         (0, "thinking"),
         (1, "text"),
@@ -281,7 +283,7 @@ def test_scripts_without_spaces_are_matched_too() -> None:
 
 
 def test_a_passage_is_cited_once_after_a_statement() -> None:
-    events = read(["Staff get 25 days of leave [[1]][[1]] [[2]]. [[1]] Parking costs 40 [[2]]"])
+    events = read_answer(["Staff get 25 days of leave [[1]][[1]] [[2]]. [[1]] Parking costs 40 [[2]]"])
     assert [len(block.get("citations", ())) for block in blocks(events)] == [2, 1]
     assert [citation.cited_text for citation in citations(events)] == [
         "Staff get 25 days of leave. ",

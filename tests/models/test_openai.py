@@ -50,12 +50,12 @@ PASSAGE: Block = {
     "content": [{"type": "text", "text": "Staff get 25 days."}, {"type": "text", "text": "Ask HR."}],
     "_passage": {},
 }
-ASK = ModelRequest("small-1", 500, (text_block("Be brief."),), (user_message("Hi"),), (TOOL,))
+REQUEST = ModelRequest("small-1", 500, (text_block("Be brief."),), (user_message("Hi"),), (TOOL,))
 TWO = Step((Say("So:"), Use("look", {"a": 1}, "call_a"), Use("look", {"b": [1, "x"]}, "call_b")))
 
 
 @asynccontextmanager
-async def connected(*script: Scripted, **options: Any) -> AsyncIterator[tuple[OpenAIModel, FakeChatAPI]]:
+async def connect(*script: Scripted, **options: Any) -> AsyncIterator[tuple[OpenAIModel, FakeChatAPI]]:
     async with FakeChatAPI(*script, **options) as api:
         model = OpenAIModel(api.key, api.base_url)
         try:
@@ -64,7 +64,7 @@ async def connected(*script: Scripted, **options: Any) -> AsyncIterator[tuple[Op
             await model.aclose()
 
 
-async def collected(model: OpenAIModel, request: ModelRequest = ASK) -> list[ModelEvent]:
+async def collect_events(model: OpenAIModel, request: ModelRequest = REQUEST) -> list[ModelEvent]:
     with anyio.fail_after(240):
         async with model.stream(request) as events:
             return [event async for event in events]
@@ -78,14 +78,14 @@ def calls(events: Sequence[ModelEvent]) -> list[tuple[str, Any]]:
     return [(block["name"], block["input"]) for block in blocks(events) if block["type"] == "tool_use"]
 
 
-def ended(events: Sequence[ModelEvent]) -> MessageCompleted:
+def find_end(events: Sequence[ModelEvent]) -> MessageCompleted:
     (completed,) = [event for event in events if isinstance(event, MessageCompleted)]
     assert events[-1] is completed
     return completed
 
 
 def check_order(events: Sequence[ModelEvent]) -> None:
-    """Only one block is open at a time, and the streamed pieces add up to the final blocks."""
+    """Check that one block is open at a time, and that the streamed pieces add up to the final blocks."""
     open_index, pieces, count = None, "", 0
     for event in events:
         if isinstance(event, BlockStarted):
@@ -106,14 +106,14 @@ def check_order(events: Sequence[ModelEvent]) -> None:
 
 async def test_thinking_text_and_two_calls_are_streamed_in_order() -> None:
     step = Step((Think("Let me see."), *TWO.blocks), usage=Usage(10, 20, 0, 4))
-    async with connected(step) as (model, api):
-        events = await collected(model)
+    async with connect(step) as (model, api):
+        events = await collect_events(model)
     check_order(events)
     assert events[0] == MessageStarted("openai:small-1")
     assert blocks(events)[0] == {"type": "thinking", "thinking": "Let me see.", "signature": ""}
     assert calls(events) == [("look", {"a": 1}), ("look", {"b": [1, "x"]})]
     assert [block["id"] for block in blocks(events) if block["type"] == "tool_use"] == ["call_a", "call_b"]
-    assert ended(events) == MessageCompleted("tool_use", Usage(10, 20, 0, 4))
+    assert find_end(events) == MessageCompleted("tool_use", Usage(10, 20, 0, 4))
     assert api.requests[0]["messages"] == [
         {"role": "system", "content": api.requests[0]["messages"][0]["content"]},
         {"role": "user", "content": "Hi"},
@@ -143,120 +143,125 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 async def test_fields_omitted_by_a_service_do_not_change_the_answer(name: str) -> None:
     step = Step((Think("Hm."), *TWO.blocks), usage=Usage(10, 20, 0, 4))
-    async with connected(step, shape=SHAPES[name]) as (model, _):
-        events = await collected(model)
+    async with connect(step, shape=SHAPES[name]) as (model, _):
+        events = await collect_events(model)
     check_order(events)
     assert [block["type"] for block in blocks(events)] == ["thinking", "text", "tool_use", "tool_use"]
     assert calls(events) == [("look", {"a": 1}), ("look", {"b": [1, "x"]})]
     assert all(block["id"] for block in blocks(events) if block["type"] == "tool_use")
-    assert ended(events).stop_reason == "tool_use"
-    assert ended(events).usage == (Usage(10, 20, 0, 4) if SHAPES[name].usage else Usage())
+    assert find_end(events).stop_reason == "tool_use"
+    assert find_end(events).usage == (Usage(10, 20, 0, 4) if SHAPES[name].usage else Usage())
 
 
 async def test_argument_deltas_are_forwarded_at_once() -> None:
     use = Use("look", {"query": "pumps"}, "call_a", pieces=('{"que', 'ry": "pu', 'mps"}'))
-    async with connected(Step((use,))) as (model, _):
-        events = await collected(model)
+    async with connect(Step((use,))) as (model, _):
+        events = await collect_events(model)
     assert [event.json for event in events if isinstance(event, InputDelta)] == ['{"que', 'ry": "pu', 'mps"}']
     assert calls(events) == [("look", {"query": "pumps"})]
 
 
 @pytest.mark.parametrize("raw", ['{"query": "pu', "[1]", "pumps", '{"a": 1}{"b": 2}'])
 async def test_arguments_that_are_not_an_object_are_reported_unchanged(raw: str) -> None:
-    async with connected(Step((Use("look", raw=raw),))) as (model, _):
-        (block,) = blocks(await collected(model))
+    async with connect(Step((Use("look", raw=raw),))) as (model, _):
+        (block,) = blocks(await collect_events(model))
     assert (block["input"], block[BROKEN_INPUT]) == ({}, raw)
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("service_reason", "reason"),
     [("max_tokens", "max_tokens"), ("refusal", "refusal"), ("end_turn", "end_turn"), ("tool_use", "end_turn")],
 )
-async def test_the_stop_reason_is_claudes(told: str, reason: str) -> None:
-    async with connected(Step((Say("Half an"),), stop_reason=told)) as (model, _):
-        assert ended(await collected(model)).stop_reason == reason
+async def test_the_stop_reason_is_claudes(service_reason: str, reason: str) -> None:
+    async with connect(Step((Say("Half an"),), stop_reason=service_reason)) as (model, _):
+        assert find_end(await collect_events(model)).stop_reason == reason
 
 
 async def test_marks_become_citations_and_are_sent_back_as_marks() -> None:
-    asked: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
-    found: Message = {"role": "user", "content": [tool_result_block("t", [PASSAGE])]}
-    request = replace(ASK, messages=(user_message("Days?"), asked, found))
+    call: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+    call_result: Message = {"role": "user", "content": [tool_result_block("t", [PASSAGE])]}
+    request = replace(REQUEST, messages=(user_message("Days?"), call, call_result))
     for mark in ("[[{}]]", "[{}]", "【{}】", "【{}†leave】", "[[{}, 1]]"):
         step = Step((Say("Staff get 25 days", (Cite(0),)), Say(". `a[1]` Ask.")))
-        async with connected(step, say("Fine."), shape=Shape(mark=mark)) as (model, api):
-            events = await collected(model, request)
+        async with connect(step, say("Fine."), shape=Shape(mark=mark)) as (model, api):
+            events = await collect_events(model, request)
             assert plain_text(blocks(events)) == "Staff get 25 days. `a[1]` Ask."
-            cited = [event.citation for event in events if isinstance(event, CitationDelta)]
-            assert [(each.search_result_index, each.start, each.end) for each in cited] == [(0, 0, 1)]
-            said: Message = {"role": "assistant", "content": blocks(events)}
-            await collected(model, replace(request, messages=(*request.messages, said, user_message("And?"))))
+            citations = [event.citation for event in events if isinstance(event, CitationDelta)]
+            assert [(citation.search_result_index, citation.start, citation.end) for citation in citations] == [
+                (0, 0, 1)
+            ]
+            answer: Message = {"role": "assistant", "content": blocks(events)}
+            await collect_events(model, replace(request, messages=(*request.messages, answer, user_message("And?"))))
             assert api.requests[0]["messages"][3]["content"].startswith("[1] Leave\nStaff get 25 days.")
             assert api.requests[1]["messages"][4]["content"] == "Staff get 25 days.[[1]] `a[1]` Ask."
             assert api.refused == []
 
 
 def transcript(*results: Block) -> tuple[Message, ...]:
-    uses = [{"type": "tool_use", "id": each["tool_use_id"], "name": "look", "input": {}} for each in results]
+    uses = [{"type": "tool_use", "id": result["tool_use_id"], "name": "look", "input": {}} for result in results]
     thought = {"type": "thinking", "thinking": "I look.", "signature": ""}
-    asked: Message = {"role": "assistant", "content": [thought, *uses]}
-    return user_message("Look"), asked, {"role": "user", "content": [*results, text_block("[note]")]}
+    call_message: Message = {"role": "assistant", "content": [thought, *uses]}
+    return user_message("Look"), call_message, {"role": "user", "content": [*results, text_block("[note]")]}
 
 
 async def test_results_images_and_notes_are_sent_in_the_services_order() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "aGk="}
-    seen = tool_result_block("x" * 60, [text_block("A plan."), {"type": "image", "source": source}])
-    failed = tool_result_block("b", [text_block("no such file")], is_error=True)
-    request = replace(ASK, messages=transcript(seen, failed), tool_choice={"type": "none"})
-    async with connected(say("A plan.")) as (model, api):
-        await collected(model, request)
-        _, _, assistant, first, second, user = api.requests[0]["messages"]
+    picture_result = tool_result_block("x" * 60, [text_block("A plan."), {"type": "image", "source": source}])
+    error_result = tool_result_block("b", [text_block("no such file")], is_error=True)
+    request = replace(REQUEST, messages=transcript(picture_result, error_result), tool_choice={"type": "none"})
+    async with connect(say("A plan.")) as (model, api):
+        await collect_events(model, request)
+        _, _, assistant, first_result, second_result, user = api.requests[0]["messages"]
         assert assistant["content"] is None
         assert "reasoning_content" not in assistant
-        assert (first["content"], second["content"]) == ("A plan.\n\n(its images follow)", "Error: no such file")
-        assert first["tool_call_id"] == assistant["tool_calls"][0]["id"]
-        assert [part["type"] for part in user["content"]] == ["image_url", "text"]
+        assert (first_result["content"], second_result["content"]) == (
+            "A plan.\n\n(its images follow)",
+            "Error: no such file",
+        )
+        assert first_result["tool_call_id"] == assistant["tool_calls"][0]["id"]
+        assert [content_part["type"] for content_part in user["content"]] == ["image_url", "text"]
         assert api.requests[0]["tool_choice"] == "none"
         assert api.refused == []
         api.rules = ChatRules(images=False)
         with pytest.raises(ModelError, match="does not support image_url"):
-            await collected(model, request)
+            await collect_events(model, request)
 
 
 async def test_reasoning_is_sent_back_where_supported_and_only_inside_a_turn() -> None:
-    earlier = transcript(tool_result_block("a", [text_block("one")]))
+    earlier_turn = transcript(tool_result_block("a", [text_block("one")]))
     answer: Message = {"role": "assistant", "content": [text_block("One.")]}
-    now = transcript(tool_result_block("b", [text_block("two")]))
-    request = replace(ASK, model="deepseek-chat", messages=(*earlier, answer, *now))
-    async with connected(say("Two."), rules=ChatRules(replays=True)) as (model, api):
+    current_turn = transcript(tool_result_block("b", [text_block("two")]))
+    request = replace(REQUEST, model="deepseek-chat", messages=(*earlier_turn, answer, *current_turn))
+    async with connect(say("Two."), rules=ChatRules(replays=True)) as (model, api):
         request = replace(request, messages=_without_notes(request.messages))
         with pytest.raises(ModelError, match="Missing reasoning_content"):
-            await collected(model, replace(request, model="other"))
+            await collect_events(model, replace(request, model="other"))
         api.refused.clear()
-        await collected(model, request)
-        sent = [
+        await collect_events(model, request)
+        sent_reasoning = [
             message.get("reasoning_content") for message in api.requests[-1]["messages"] if message.get("tool_calls")
         ]
-        assert sent == [None, "I look."]
+        assert sent_reasoning == [None, "I look."]
         assert api.refused == []
 
 
 def _without_notes(messages: Sequence[Message]) -> tuple[Message, ...]:
-    kept = []
+    changed_messages = []
     for message in messages:
         results = [block for block in message["content"] if block["type"] == "tool_result"]
-        kept.append(Message(role=message["role"], content=results or message["content"]))
-    return tuple(kept)
+        changed_messages.append(Message(role=message["role"], content=results or message["content"]))
+    return tuple(changed_messages)
 
 
 @pytest.mark.parametrize(
     ("rules", "request_", "left_out"),
     [
-        (ChatRules(reasons=True), ASK, "max_tokens"),
-        (ChatRules(refuses=frozenset({"stream_options"})), ASK, "stream_options"),
-        (ChatRules(refuses=frozenset({"temperature"})), replace(ASK, temperature=0.2), "temperature"),
+        (ChatRules(reasons=True), REQUEST, "max_tokens"),
+        (ChatRules(refuses=frozenset({"stream_options"})), REQUEST, "stream_options"),
+        (ChatRules(refuses=frozenset({"temperature"})), replace(REQUEST, temperature=0.2), "temperature"),
         (
             ChatRules(refuses=frozenset({"tool_choice", "stream_options"})),
-            replace(ASK, tool_choice={"type": "none"}),
+            replace(REQUEST, tool_choice={"type": "none"}),
             "tool_choice",
         ),
     ],
@@ -264,30 +269,30 @@ def _without_notes(messages: Sequence[Message]) -> tuple[Message, ...]:
 async def test_a_refused_parameter_is_left_out_of_later_requests(
     rules: ChatRules, request_: ModelRequest, left_out: str
 ) -> None:
-    async with connected(say("One."), say("Two."), rules=rules) as (model, api):
-        assert plain_text(blocks(await collected(model, request_))) == "One."
-        tried = len(api.calls)
-        assert plain_text(blocks(await collected(model, request_))) == "Two."
-        assert len(api.calls) == tried + 1
+    async with connect(say("One."), say("Two."), rules=rules) as (model, api):
+        assert plain_text(blocks(await collect_events(model, request_))) == "One."
+        call_count = len(api.calls)
+        assert plain_text(blocks(await collect_events(model, request_))) == "Two."
+        assert len(api.calls) == call_count + 1
         assert left_out in api.requests[0]
         assert left_out not in api.requests[-1]
 
 
 async def test_a_reasoning_model_gets_only_supported_parameters() -> None:
-    request = replace(ASK, model="gpt-5-mini", temperature=0.5, effort="high")
-    async with connected(say("Well."), rules=ChatRules(reasons=True)) as (model, api):
-        await collected(model, request)
+    request = replace(REQUEST, model="gpt-5-mini", temperature=0.5, effort="high")
+    async with connect(say("Well."), rules=ChatRules(reasons=True)) as (model, api):
+        await collect_events(model, request)
         assert api.refused == []
         assert api.requests[0]["reasoning_effort"] == "high"
         assert api.requests[0]["max_completion_tokens"] > 500
 
 
 async def test_bad_unicode_leaves_as_a_question_mark() -> None:
-    deep = {"type": "tool_use", "id": "a", "name": "look", "input": {"n": 2**70, "s": "x"}}
+    call_block = {"type": "tool_use", "id": "a", "name": "look", "input": {"n": 2**70, "s": "x"}}
     result: Message = {"role": "user", "content": [tool_result_block("a", [text_block("b\udc00")])]}
-    messages: tuple[Message, ...] = (user_message("a\ud800"), {"role": "assistant", "content": [deep]}, result)
-    async with connected(say("Well.")) as (model, api):
-        await collected(model, replace(ASK, messages=messages))
+    messages: tuple[Message, ...] = (user_message("a\ud800"), {"role": "assistant", "content": [call_block]}, result)
+    async with connect(say("Well.")) as (model, api):
+        await collect_events(model, replace(REQUEST, messages=messages))
         assert api.requests[0]["messages"][1]["content"] == "a?"
 
 
@@ -315,11 +320,11 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 async def test_every_injected_fault_is_a_model_error(name: str) -> None:
     fault, status, retryable = FAULTS[name]
-    long = say("A long answer with quite some words in it.")
-    async with connected(Reply(long, fault), key="sk-very-secret") as (model, _):
-        with pytest.raises(ModelError) as caught:
-            await collected(model)
-    error = caught.value
+    long_step = say("A long answer with quite some words in it.")
+    async with connect(Reply(long_step, fault), key="sk-very-secret") as (model, _):
+        with pytest.raises(ModelError) as error_info:
+            await collect_events(model)
+    error = error_info.value
     assert (error.http_status, error.retryable) == (status, retryable)
     assert "sk-very-secret" not in repr(error)
     assert error.retry_after == (3 if name == "overloaded" else None)
@@ -329,15 +334,15 @@ async def test_every_injected_fault_is_a_model_error(name: str) -> None:
 
 async def test_a_chunked_stream_and_other_line_ends_give_the_same_answer() -> None:
     for fault in (Fault(chunk=3), Fault(newline="\r\n"), Fault(newline="\r", chunk=1)):
-        async with connected(Reply(TWO, fault)) as (model, _):
-            assert calls(await collected(model)) == [("look", {"a": 1}), ("look", {"b": [1, "x"]})]
+        async with connect(Reply(TWO, fault)) as (model, _):
+            assert calls(await collect_events(model)) == [("look", {"a": 1}), ("look", {"b": [1, "x"]})]
 
 
 async def test_a_stream_left_open_after_the_answer_still_ends() -> None:
     shape = Shape(usage=False, done=False)
     fault = Fault(silent_after=20)
-    async with connected(Reply(say("Well."), fault), shape=shape) as (model, _):
-        assert plain_text(blocks(await collected(model))) == "Well."
+    async with connect(Reply(say("Well."), fault), shape=shape) as (model, _):
+        assert plain_text(blocks(await collect_events(model))) == "Well."
 
 
 @pytest.mark.parametrize(
@@ -358,15 +363,15 @@ def test_what_follows_the_finish_reason_still_becomes_a_whole_block(late: Block,
     events = [event for frame in (*frames, "[DONE]") for event in decoder.decode(frame.encode())]
     check_order(events)
     assert blocks(events) == [text_block("Well."), expected]
-    assert ended(events).stop_reason == reason
+    assert find_end(events).stop_reason == reason
 
 
 async def test_models_listed_by_a_service_are_known() -> None:
-    async with connected(models=("small-1", "big-1")) as (model, _):
+    async with connect(models=("small-1", "big-1")) as (model, _):
         assert await model.list_names() == ("small-1", "big-1")
         with pytest.raises(ModelError, match="does not know the model 'other'"):
-            await collected(model, replace(ASK, model="other"))
-    async with connected() as (model, _):
+            await collect_events(model, replace(REQUEST, model="other"))
+    async with connect() as (model, _):
         assert await model.list_names() is None
 
 

@@ -24,12 +24,12 @@ def text(value: Any) -> JSON:
     return {"type": "text", "text": value}
 
 
-def used(ident: str = "toolu_1", name: str = "look") -> JSON:
-    return {"type": "tool_use", "id": ident, "name": name, "input": {}}
+def tool_use(call_id: str = "toolu_1", name: str = "look") -> JSON:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
 
 
-def answered(ident: str = "toolu_1", content: Any = "found") -> JSON:
-    return {"type": "tool_result", "tool_use_id": ident, "content": content}
+def tool_result(call_id: str = "toolu_1", content: Any = "found") -> JSON:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content}
 
 
 def user(*blocks: JSON) -> JSON:
@@ -41,33 +41,35 @@ def assistant(*blocks: JSON) -> JSON:
 
 
 def request(*messages: JSON, **parameters: Any) -> JSON:
-    """A request to an unlisted model, for which only the common rules apply."""
+    """Return a request to an unlisted model, for which only the common rules apply."""
     return {"model": "m", "max_tokens": 5, "messages": list(messages or [user(text("hi"))]), **parameters}
 
 
 def turn(*content: JSON, results: list[JSON] | None = None, **parameters: Any) -> JSON:
-    """A request in which the model used a tool."""
-    after = user(*(results if results is not None else [answered()]))
-    return request(user(text("hi")), assistant(*(content or [used()])), after, **{"tools": [TOOL], **parameters})
+    """Return a request in which the model used a tool."""
+    results_message = user(*(results if results is not None else [tool_result()]))
+    return request(
+        user(text("hi")), assistant(*(content or [tool_use()])), results_message, **{"tools": [TOOL], **parameters}
+    )
 
 
-THOUGHT: JSON = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
+THINKING: JSON = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
 
 
 @pytest.mark.parametrize(
-    "accepted",
+    "body",
     [
         request(),
         request({"role": "user", "content": "hi"}),
         request(system="be brief", stream=True, stop_sequences=["END"]),
         request(system=[{**text("be brief"), "cache_control": {"type": "ephemeral", "ttl": "1h"}}]),
         turn(),
-        turn(THOUGHT, text("I look."), used(), thinking={"type": "adaptive"}),
-        turn({"type": "redacted_thinking", "data": "x"}, used()),
-        turn(used("a"), used("b"), results=[answered("b"), answered("a"), text("and?")]),
-        turn(results=[answered(content=[text("see"), RESULT])]),
+        turn(THINKING, text("I look."), tool_use(), thinking={"type": "adaptive"}),
+        turn({"type": "redacted_thinking", "data": "x"}, tool_use()),
+        turn(tool_use("a"), tool_use("b"), results=[tool_result("b"), tool_result("a"), text("and?")]),
+        turn(results=[tool_result(content=[text("see"), RESULT])]),
         turn(results=[{"type": "tool_result", "tool_use_id": "toolu_1"}]),
-        turn(results=[{**answered(content=[text("no")]), "is_error": True}]),
+        turn(results=[{**tool_result(content=[text("no")]), "is_error": True}]),
         turn(tool_choice={"type": "none"}),
         turn(tool_choice={"type": "tool", "name": "look", "disable_parallel_tool_use": True}),
         request(thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000),
@@ -76,28 +78,28 @@ THOUGHT: JSON = {"type": "thinking", "thinking": "hm", "signature": sign("hm")}
         request(user({"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}, text("what?"))),
     ],
 )
-def test_a_request_the_api_accepts_has_no_problems(accepted: JSON) -> None:
-    assert problems(accepted) == []
+def test_a_request_the_api_accepts_has_no_problems(body: JSON) -> None:
+    assert problems(body) == []
 
 
 def test_adjacent_messages_of_one_role_are_joined() -> None:
-    parts = [
+    messages = [
         user(text("a")),
         user(text("b")),
         assistant(text("c")),
-        assistant(used()),
-        user(answered()),
+        assistant(tool_use()),
+        user(tool_result()),
         user(text("d")),
     ]
-    assert problems(request(*parts, tools=[TOOL])) == []
+    assert problems(request(*messages, tools=[TOOL])) == []
 
 
 def test_an_old_turn_can_contain_a_tool_that_is_no_longer_offered() -> None:
-    assert problems(turn(used(name="gone_long_ago"))) == []
+    assert problems(turn(tool_use(name="gone_long_ago"))) == []
 
 
 def test_private_data_of_tools_can_look_like_a_breakpoint() -> None:
-    use = {**used(), "input": {"cache_control": 1, "content": [{"cache_control": 2}] * 9}}
+    use = {**tool_use(), "input": {"cache_control": 1, "content": [{"cache_control": 2}] * 9}}
     assert problems(turn(use)) == []
 
 
@@ -111,7 +113,7 @@ def picture(data: bytes = HEADER + (8).to_bytes(4, "big") * 2, kind: str = "imag
 PNG = picture()
 HUGE = HEADER + (8_001).to_bytes(4, "big") * 2
 LATE: JSON = {"name": "late", "description": "Comes late.", "input_schema": {"type": "object"}, "defer_loading": True}
-FOUND: JSON = {"type": "tool_reference", "tool_name": "late"}
+REFERENCE: JSON = {"type": "tool_reference", "tool_name": "late"}
 LOCATION: JSON = {
     "type": "search_result_location",
     "cited_text": "One.",
@@ -123,9 +125,9 @@ LOCATION: JSON = {
 }
 
 
-def cited(**changes: Any) -> JSON:
-    said = {**text("So."), "citations": [{**LOCATION, **changes}]}
-    return request(user(RESULT), assistant(said), user(text("and?")))
+def cited_request(**changes: Any) -> JSON:
+    cited_block = {**text("So."), "citations": [{**LOCATION, **changes}]}
+    return request(user(RESULT), assistant(cited_block), user(text("and?")))
 
 
 CACHED = {"type": "ephemeral"}
@@ -187,28 +189,36 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("unknown block type", request(user({"type": "audio"})), "messages.0.content.0.type: "),
     ("block no object", request(user("x")), "messages.0.content.0.type: "),  # type: ignore[arg-type]
     ("a private key", request(user({**text("x"), "_passage": 1})), "messages.0.content.0._passage: Extra inputs"),
-    ("tool_use by the user", request(user(used()), tools=[TOOL]), "messages.0.content.0.type: "),
-    ("tool_result by the assistant", turn(answered()), "messages.1.content.0.type: "),
+    ("tool_use by the user", request(user(tool_use()), tools=[TOOL]), "messages.0.content.0.type: "),
+    ("tool_result by the assistant", turn(tool_result()), "messages.1.content.0.type: "),
     ("image without source", request(user({"type": "image"})), "messages.0.content.0.source: Field required"),
     ("image with odd source", request(user({"type": "image", "source": {}})), "messages.0.content.0.source.type: "),
     # thinking
     (
         "no signature",
-        turn({"type": "thinking", "thinking": "x"}, used()),
+        turn({"type": "thinking", "thinking": "x"}, tool_use()),
         "messages.1.content.0.signature: Field required",
     ),
-    ("wrong signature", turn({**THOUGHT, "signature": "x"}, used()), "messages.1.content.0: Invalid `signature`"),
-    ("changed thinking", turn({**THOUGHT, "thinking": "hmm"}, used()), "messages.1.content.0: Invalid `signature`"),
-    ("thinking no string", turn({**THOUGHT, "thinking": 1}, used()), "messages.1.content.0.thinking: "),
-    ("redacted without data", turn({"type": "redacted_thinking", "data": ""}, used()), "messages.1.content.0.data: "),
+    ("wrong signature", turn({**THINKING, "signature": "x"}, tool_use()), "messages.1.content.0: Invalid `signature`"),
+    (
+        "changed thinking",
+        turn({**THINKING, "thinking": "hmm"}, tool_use()),
+        "messages.1.content.0: Invalid `signature`",
+    ),
+    ("thinking no string", turn({**THINKING, "thinking": 1}, tool_use()), "messages.1.content.0.thinking: "),
+    (
+        "redacted without data",
+        turn({"type": "redacted_thinking", "data": ""}, tool_use()),
+        "messages.1.content.0.data: ",
+    ),
     (
         "message ends in thinking",
-        request(user(text("a")), assistant(text("b"), THOUGHT), user(text("c"))),
+        request(user(text("a")), assistant(text("b"), THINKING), user(text("c"))),
         "messages.1.content.1: The final block",
     ),
     (
         "breakpoint on thinking",
-        turn({**THOUGHT, "cache_control": CACHED}, used()),
+        turn({**THINKING, "cache_control": CACHED}, tool_use()),
         "messages.1.content.0.cache_control: ",
     ),
     ("unknown thinking", request(thinking={"type": "deep"}), "thinking.type: "),
@@ -216,43 +226,57 @@ REFUSED: list[tuple[str, Any, str]] = [
     # tool use and results
     (
         "no result",
-        request(user(text("a")), assistant(used()), user(text("b")), tools=[TOOL]),
+        request(user(text("a")), assistant(tool_use()), user(text("b")), tools=[TOOL]),
         "messages.1.content.0: `tool_use`",
     ),
     (
         "one of two results missing",
-        turn(used("a"), used("b"), results=[answered("a")]),
+        turn(tool_use("a"), tool_use("b"), results=[tool_result("a")]),
         "messages.1.content.1: `tool_use` id 'b'",
     ),
     (
         "result a turn late",
         request(
-            user(text("a")), assistant(used()), user(text("b")), assistant(text("c")), user(answered()), tools=[TOOL]
+            user(text("a")),
+            assistant(tool_use()),
+            user(text("b")),
+            assistant(text("c")),
+            user(tool_result()),
+            tools=[TOOL],
         ),
         "messages.1.content.0: `tool_use`",
     ),
     (
         "result after text",
-        turn(results=[text("so"), answered()]),
+        turn(results=[text("so"), tool_result()]),
         "messages.2.content.1: `tool_result` blocks must come first",
     ),
     (
         "result after the text of a joined neighbour",
-        request(user(text("a")), assistant(used()), user(text("b")), user(answered()), tools=[TOOL]),
+        request(user(text("a")), assistant(tool_use()), user(text("b")), user(tool_result()), tools=[TOOL]),
         "messages.3.content.0: `tool_result` blocks must come first",
     ),
     (
         "unknown result id",
-        turn(results=[answered(), answered("x")]),
+        turn(results=[tool_result(), tool_result("x")]),
         "messages.2.content.1.tool_use_id: unexpected id 'x'",
     ),
-    ("result at the start", request(user(answered()), tools=[TOOL]), "messages.0.content.0.tool_use_id: unexpected"),
-    ("doubled result", turn(results=[answered(), answered()]), "messages.2.content.1.tool_use_id: each `tool_use`"),
-    ("doubled use id", turn(used(), used()), "messages.1.content.1.id: `tool_use` ids must be unique"),
+    ("result at the start", request(user(tool_result()), tools=[TOOL]), "messages.0.content.0.tool_use_id: unexpected"),
+    (
+        "doubled result",
+        turn(results=[tool_result(), tool_result()]),
+        "messages.2.content.1.tool_use_id: each `tool_use`",
+    ),
+    ("doubled use id", turn(tool_use(), tool_use()), "messages.1.content.1.id: `tool_use` ids must be unique"),
     (
         "use id of an older turn",
         request(
-            user(text("a")), assistant(used()), user(answered()), assistant(used()), user(answered()), tools=[TOOL]
+            user(text("a")),
+            assistant(tool_use()),
+            user(tool_result()),
+            assistant(tool_use()),
+            user(tool_result()),
+            tools=[TOOL],
         ),
         "messages.3.content.0.id: `tool_use` ids must be unique",
     ),
@@ -261,21 +285,29 @@ REFUSED: list[tuple[str, Any, str]] = [
         turn({"type": "tool_use", "id": "a", "name": "look"}),
         "messages.1.content.0.input: Field required",
     ),
-    ("input no object", turn({**used(), "input": []}), "messages.1.content.0.input: "),
+    ("input no object", turn({**tool_use(), "input": []}), "messages.1.content.0.input: "),
     (
         "use id off the pattern",
-        turn(used("a b"), results=[answered("a b")]),
+        turn(tool_use("a b"), results=[tool_result("a b")]),
         "messages.1.content.0.id: String should match",
     ),
-    ("use name off the pattern", turn(used(name="a b")), "messages.1.content.0.name: String should match"),
-    ("result id no string", turn(results=[answered(1)]), "messages.2.content.0.tool_use_id: "),  # type: ignore[arg-type]
-    ("blank result", turn(results=[answered(content=" ")]), "messages.2.content.0.content: text content"),
-    ("blank text in a result", turn(results=[answered(content=[text("")])]), "messages.2.content.0.content.0.text: "),
-    ("tool use in a result", turn(results=[answered(content=[used("b")])]), "messages.2.content.0.content.0.type: "),
-    ("is_error no boolean", turn(results=[{**answered(), "is_error": 1}]), "messages.2.content.0.is_error: "),
+    ("use name off the pattern", turn(tool_use(name="a b")), "messages.1.content.0.name: String should match"),
+    ("result id no string", turn(results=[tool_result(1)]), "messages.2.content.0.tool_use_id: "),  # type: ignore[arg-type]
+    ("blank result", turn(results=[tool_result(content=" ")]), "messages.2.content.0.content: text content"),
+    (
+        "blank text in a result",
+        turn(results=[tool_result(content=[text("")])]),
+        "messages.2.content.0.content.0.text: ",
+    ),
+    (
+        "tool use in a result",
+        turn(results=[tool_result(content=[tool_use("b")])]),
+        "messages.2.content.0.content.0.type: ",
+    ),
+    ("is_error no boolean", turn(results=[{**tool_result(), "is_error": 1}]), "messages.2.content.0.is_error: "),
     (
         "error with a search result",
-        turn(results=[{**answered(content=[text("no"), RESULT]), "is_error": True}]),
+        turn(results=[{**tool_result(content=[text("no"), RESULT]), "is_error": True}]),
         "messages.2.content.0.content: all content must be type `text`",
     ),
     ("tool use without tools", turn(tools=[]), "tools: Requests which have `tool_use`"),
@@ -324,14 +356,14 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("citations no setting", request(user({**RESULT, "citations": True})), "messages.0.content.0.citations.enabled: "),
     (
         "citations on some results only",
-        turn(results=[answered(content=[RESULT, {**RESULT, "citations": {"enabled": False}}])]),
+        turn(results=[tool_result(content=[RESULT, {**RESULT, "citations": {"enabled": False}}])]),
         "messages.2.content.0.content.1.citations: must be enabled on all",
     ),
     # cache breakpoints
     ("five breakpoints", request(user(*FIVE)), "messages.0.content.4.cache_control: A maximum of 4"),
     (
         "the fifth inside a result",
-        turn(system=FIVE[:4], results=[answered(content=FIVE[:1])]),
+        turn(system=FIVE[:4], results=[tool_result(content=FIVE[:1])]),
         "messages.2.content.0.content.0.cache_control: A maximum of 4",
     ),
     ("the fifth at the top", request(system=FIVE[:4], cache_control=CACHED), "cache_control: A maximum of 4"),
@@ -351,10 +383,14 @@ REFUSED: list[tuple[str, Any, str]] = [
         "messages.0.content.0.cache_control.ttl: a ttl='1h' cache_control block must not come after",
     ),
     # citations sent back to the model
-    ("a citation of nothing", cited(search_result_index=1), "messages.1.content.0.citations.0.search_result_index: "),
-    ("a citation past the end", cited(end_block_index=2), "messages.1.content.0.citations.0.end_block_index: "),
-    ("a citation of no kind", cited(type="x"), "messages.1.content.0.citations.0.type: "),
-    ("a citation with a private key", cited(_number=1), "messages.1.content.0.citations.0._number: Extra"),
+    (
+        "a citation of nothing",
+        cited_request(search_result_index=1),
+        "messages.1.content.0.citations.0.search_result_index: ",
+    ),
+    ("a citation past the end", cited_request(end_block_index=2), "messages.1.content.0.citations.0.end_block_index: "),
+    ("a citation of no kind", cited_request(type="x"), "messages.1.content.0.citations.0.type: "),
+    ("a citation with a private key", cited_request(_number=1), "messages.1.content.0.citations.0._number: Extra"),
     # images
     ("an image of another type", request(user(picture(kind="image/bmp"))), "messages.0.content.0.image.source.base64"),
     ("an image that is none", request(user(picture(b"x"))), "messages.0.content.0.image.source.base64: Image does not"),
@@ -373,7 +409,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("a deferred tool in the cache", request(tools=[TOOL, {**LATE, "cache_control": CACHED}]), "tools.1: Tool 'late'"),
     (
         "a reference to no tool",
-        turn(results=[answered(content=[{"type": "tool_reference", "tool_name": "late"}])]),
+        turn(results=[tool_result(content=[{"type": "tool_reference", "tool_name": "late"}])]),
         "messages.2.content.0.content.0: Tool reference 'late' not found",
     ),
     # output
@@ -401,14 +437,14 @@ REFUSED: list[tuple[str, Any, str]] = [
     ),
     # surrogates
     ("surrogate in text", request(user(text("a\ud800"))), "messages.0.content.0.text: string holds a lone surrogate"),
-    ("surrogate in a key", turn({**used(), "input": {"\udfff": 1}}), "messages.1.content.0.input: string holds"),
+    ("surrogate in a key", turn({**tool_use(), "input": {"\udfff": 1}}), "messages.1.content.0.input: string holds"),
     ("surrogate in a tool", request(tools=[{**TOOL, "description": "\udc00"}]), "tools.0.description: string holds"),
 ]
 
 
-@pytest.mark.parametrize(("refused", "start"), [pytest.param(value, start, id=name) for name, value, start in REFUSED])
-def test_a_refusal_names_the_path_and_the_rule(refused: Any, start: str) -> None:
-    assert any(problem.startswith(start) for problem in problems(refused)), problems(refused)
+@pytest.mark.parametrize(("body", "start"), [pytest.param(value, start, id=name) for name, value, start in REFUSED])
+def test_a_refusal_names_the_path_and_the_rule(body: Any, start: str) -> None:
+    assert any(problem.startswith(start) for problem in problems(body)), problems(body)
 
 
 SONNET, HAIKU, OLD = "claude-sonnet-5-5", "claude-haiku-5-5", "claude-haiku-4-5-20251001"
@@ -441,8 +477,8 @@ PARAMETERS: list[tuple[str, JSON, str]] = [
 
 @pytest.mark.parametrize(("model", "parameters", "start"), PARAMETERS)
 def test_each_model_has_separate_parameters(model: str, parameters: JSON, start: str) -> None:
-    found = problems(request(**{"max_tokens": 4000, **parameters, "model": model}))
-    assert [problem for problem in found if problem.startswith(start)], found
+    reported = problems(request(**{"max_tokens": 4000, **parameters, "model": model}))
+    assert [problem for problem in reported if problem.startswith(start)], reported
 
 
 @pytest.mark.parametrize(
@@ -455,10 +491,10 @@ def test_each_model_has_separate_parameters(model: str, parameters: JSON, start:
         (HAIKU, {"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}),
         (OLD, {"temperature": 0.2, "messages": [user(text("a")), assistant(text("{"))]}),
         (OLD, {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
-        (SONNET, cited()),
+        (SONNET, cited_request()),
         (
             SONNET,
-            turn(tools=[TOOL, LATE], results=[answered(content=[{"type": "tool_reference", "tool_name": "late"}])]),
+            turn(tools=[TOOL, LATE], results=[tool_result(content=[{"type": "tool_reference", "tool_name": "late"}])]),
         ),
     ],
 )
@@ -474,11 +510,11 @@ def test_all_problems_of_a_request_are_reported() -> None:
     assert len(problems(request(user(text("")), max_tokens=0, foo=1))) == 3
 
 
-def _damaged(change: Callable[[JSON], None]) -> list[str]:
-    whole = turn(THOUGHT, used())
-    change(whole)
-    return problems(whole)
+def _problems_after(change: Callable[[JSON], None]) -> list[str]:
+    body = turn(THINKING, tool_use())
+    change(body)
+    return problems(body)
 
 
 def test_a_signature_is_valid_only_with_its_thinking() -> None:
-    assert _damaged(lambda whole: whole["messages"][1]["content"][0].update(signature=sign("other")))
+    assert _problems_after(lambda body: body["messages"][1]["content"][0].update(signature=sign("other")))

@@ -47,14 +47,14 @@ def test_the_operators_file_overrides_table_and_service(tmp_path: Path) -> None:
     use_operator_profiles(read_profiles(write(tmp_path, FILE)))
     local = profile_of("qwen3:8b")
     assert (local.context_window, local.output_limit, local.cites, local.images) == (32_768, 8_192, False, True)
-    known = profile_of("claude-haiku-4-5-20251001")
-    assert (known.output_limit, known.cache_minimum) == (1_000, 4_096)
-    assert with_capabilities(known, RULES["claude-haiku-4-5"].to_json()).output_limit == 1_000
+    haiku = profile_of("claude-haiku-4-5-20251001")
+    assert (haiku.output_limit, haiku.cache_minimum) == (1_000, 4_096)
+    assert with_capabilities(haiku, RULES["claude-haiku-4-5"].to_json()).output_limit == 1_000
     assert profile_of("claude-sonnet-5-5").output_limit == 128_000
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrase"),
     [
         ('[models."m"]\noutput = 3', "models.m.output"),
         ('[models."m"]\noutput_limit = -3', "models.m.output_limit"),
@@ -72,11 +72,11 @@ def test_the_operators_file_overrides_table_and_service(tmp_path: Path) -> None:
         ("[models", "is no TOML"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(BadConfiguration) as refused:
+def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: str, phrase: str) -> None:
+    with pytest.raises(BadConfiguration) as error:
         read_profiles(write(tmp_path, text))
-    assert "AGENTIC_RAG_MODEL_PROFILES" in str(refused.value)
-    assert words in str(refused.value)
+    assert "AGENTIC_RAG_MODEL_PROFILES" in str(error.value)
+    assert phrase in str(error.value)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         read_profiles(tmp_path / "none.toml")
 
 
-SHOWN = """
+FILE_WITH_HEADERS = """
 [models.claude-sonnet-5-5]
 display = "omitted"
 headers = { X-Desk = "7", anthropic-beta = "one-2026-01-01" }
@@ -100,7 +100,7 @@ async def ask(model: AnthropicModel | OpenAIModel, *messages: Message, name: str
 
 
 async def test_a_model_is_asked_with_its_own_headers_and_its_thinking_is_shown_as_the_file_says(tmp_path: Path) -> None:
-    use_operator_profiles(read_profiles(write(tmp_path, SHOWN)), {"openai": "openai"})
+    use_operator_profiles(read_profiles(write(tmp_path, FILE_WITH_HEADERS)), {"openai": "openai"})
     hi = user_message("Hi")
     async with FakeMessagesAPI(then=Step((Think("hm"), say("So.").blocks[0]))) as api:
         model = AnthropicModel(api.key, api.url, headers={"anthropic-beta": "all-2026-01-01", "x-desk": "0"})
@@ -108,24 +108,24 @@ async def test_a_model_is_asked_with_its_own_headers_and_its_thinking_is_shown_a
             events = await ask(model, hi, name="claude-sonnet-5-5")
             (answer,) = [event.block for event in events if isinstance(event, BlockStopped) and event.index == 0]
             assert (answer["type"], answer["thinking"]) == ("thinking", "")
-            said: Message = {"role": "assistant", "content": [answer, text_block("So.")]}
-            await ask(model, user_message("Something else"), said, hi, name="claude-sonnet-5-5")
+            earlier_answer: Message = {"role": "assistant", "content": [answer, text_block("So.")]}
+            await ask(model, user_message("Something else"), earlier_answer, hi, name="claude-sonnet-5-5")
             await ask(model, hi, name="claude-opus-5-5")
         finally:
             await model.aclose()
         assert model.mismatches == 1
-        shown = [call.request["thinking"]["display"] for call in api.calls]
-        assert shown == ["omitted", "omitted", "omitted", "summarized"]
+        displays = [call.request["thinking"]["display"] for call in api.calls]
+        assert displays == ["omitted", "omitted", "omitted", "summarized"]
         betas = "all-2026-01-01,one-2026-01-01"
-        sent = [(call.headers["anthropic-beta"], call.headers["x-desk"]) for call in api.calls]
-        assert sent == [(betas, "7"), (betas, "7"), (f"{betas},{BINDING_BETA}", "7"), ("all-2026-01-01", "0")]
+        sent_headers = [(call.headers["anthropic-beta"], call.headers["x-desk"]) for call in api.calls]
+        assert sent_headers == [(betas, "7"), (betas, "7"), (f"{betas},{BINDING_BETA}", "7"), ("all-2026-01-01", "0")]
     async with FakeChatAPI(then=say("So.")) as chat:
-        other = OpenAIModel(chat.key, chat.base_url, headers={"x-desk": "0"})
+        chat_model = OpenAIModel(chat.key, chat.base_url, headers={"x-desk": "0"})
         try:
             for name in ("small-1", "small-2"):
-                await ask(other, hi, name=name)
+                await ask(chat_model, hi, name=name)
         finally:
-            await other.aclose()
+            await chat_model.aclose()
         assert [call.headers["x-desk"] for call in chat.calls] == ["9", "0"]
 
 
@@ -152,11 +152,11 @@ async def test_a_model_unknown_to_the_service_is_refused_on_configuration() -> N
 async def test_a_domain_can_only_name_models_of_the_provider(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hello.")) as rig:
         domain = await rig.domain()
-        place = f"/api/domains/{domain}"
+        domain_path = f"/api/domains/{domain}"
         for key in ("model", "fallbackModel"):
-            status, _, message = await rig.refused("PATCH", place, {"settings": {key: "extractive:x"}})
+            status, _, message = await rig.refused("PATCH", domain_path, {"settings": {key: "extractive:x"}})
             assert status in (400, 422)
             assert f"settings.{key}" in message
-        await rig.ok("PATCH", place, {"settings": {"model": "scripted:scripted-2"}})
+        await rig.ok("PATCH", domain_path, {"settings": {"model": "scripted:scripted-2"}})
         await rig.say(await rig.conversation(domain), "Hi")
         assert rig.model.requests[0].model == "scripted-2"

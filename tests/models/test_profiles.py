@@ -28,7 +28,7 @@ from agentic_rag.testing.problems import problems
 from agentic_rag.testing.steps import Say, Step, Think, Use, say
 from agentic_rag.tools.launch.policy import LaunchPolicy
 
-ASKED = ModelRequest("claude-sonnet-5-5", 4096, (), (user_message("hello"),))
+REQUEST = ModelRequest("claude-sonnet-5-5", 4096, (), (user_message("hello"),))
 
 
 @pytest.mark.parametrize("model", [*RULES, "claude-sonnet-5-5-20260901", "claude-opus-9", "qwen3:8b"])
@@ -39,44 +39,44 @@ def test_no_setting_makes_a_request_that_its_model_refuses(
     model: str, thinking: ThinkingMode, effort: str | None, temperature: float | None
 ) -> None:
     request = dataclasses.replace(
-        ASKED, model=model, thinking=thinking, effort=effort, temperature=temperature, max_tokens=200_000
+        REQUEST, model=model, thinking=thinking, effort=effort, temperature=temperature, max_tokens=200_000
     )
     assert problems(request_body(request), also_allowed={"temperature"}) == []
 
 
 def test_thinking_is_shown_and_has_a_separate_token_budget() -> None:
-    body = request_body(ASKED)
+    body = request_body(REQUEST)
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["max_tokens"] > 4096 + 4096
-    off = request_body(dataclasses.replace(ASKED, thinking="off"))
+    off = request_body(dataclasses.replace(REQUEST, thinking="off"))
     assert (off["thinking"], off["max_tokens"]) == ({"type": "between_tools"}, 4096)
-    always = request_body(dataclasses.replace(ASKED, model="claude-opus-5-5", thinking="off"))
+    always = request_body(dataclasses.replace(REQUEST, model="claude-opus-5-5", thinking="off"))
     assert always["output_config"] == {"effort": "low"}, "it cannot be told not to think"
-    older = request_body(dataclasses.replace(ASKED, model="claude-haiku-4-5"))
+    older = request_body(dataclasses.replace(REQUEST, model="claude-haiku-4-5"))
     assert older["thinking"]["budget_tokens"] == older["max_tokens"] - 4096
-    assert "thinking" not in request_body(dataclasses.replace(ASKED, model="qwen3:8b"))
+    assert "thinking" not in request_body(dataclasses.replace(REQUEST, model="qwen3:8b"))
 
 
 def test_a_compatible_endpoint_gets_no_field_that_only_claude_supports() -> None:
-    compatible = dataclasses.replace(ASKED, model="qwen3:8b", effort="high", system=({"type": "text", "text": "a"},))
+    compatible = dataclasses.replace(REQUEST, model="qwen3:8b", effort="high", system=({"type": "text", "text": "a"},))
     assert request_body(compatible)["system"][-1]["cache_control"] == {"type": "ephemeral"}
     assert set(request_body(compatible)) == {"model", "max_tokens", "messages", "system"}
-    assert request_body(ASKED)["messages"][-1]["content"][-1]["cache_control"]["ttl"] == "1h"
+    assert request_body(REQUEST)["messages"][-1]["content"][-1]["cache_control"]["ttl"] == "1h"
 
 
 def test_the_table_matches_the_service() -> None:
     for name, rules in RULES.items():
-        known = PROFILES[name]
-        reported = with_capabilities(known, rules.to_json())
-        assert reported == dataclasses.replace(known, diagnoses=True, structured=True), (
+        profile = PROFILES[name]
+        reported_profile = with_capabilities(profile, rules.to_json())
+        assert reported_profile == dataclasses.replace(profile, diagnoses=True, structured=True), (
             name
         )  # never assumed for a gateway
-        assert (known.bound, known.system_messages, known.sampling) == (
+        assert (profile.bound, profile.system_messages, profile.sampling) == (
             rules.bound,
             rules.system_messages,
             rules.sampling,
         ), name
-        assert known.cache_minimum == rules.cache_minimum
+        assert profile.cache_minimum == rules.cache_minimum
 
 
 def test_the_services_model_data_overrides_the_table() -> None:
@@ -104,8 +104,8 @@ def test_an_unsupported_effort_is_refused_on_saving_and_a_temperature_is_not(tmp
     assert merge({"temperature": 0.5}).temperature == 0.5
     with pytest.raises(InvalidInput, match="claude-haiku-4-5 does not take the effort"):
         merge({"model": "claude-haiku-4-5", "effort": "low"})
-    kept = merge({"model": "claude-opus-5-5"}, {"model": "claude-sonnet-4-6", "temperature": 0.5})
-    assert kept.temperature == 0.5
+    settings = merge({"model": "claude-opus-5-5"}, {"model": "claude-sonnet-4-6", "temperature": 0.5})
+    assert settings.temperature == 0.5
     with pytest.raises(InvalidInput, match="effort"):
         merge({"effort": "huge"})
     merge({"model": "claude-sonnet-4-6", "temperature": 0.5, "effort": "max", "thinking": "off"})
@@ -114,7 +114,7 @@ def test_an_unsupported_effort_is_refused_on_saving_and_a_temperature_is_not(tmp
     assert DomainSettings().thinking is None
 
 
-async def _events(model: AnthropicModel, request: ModelRequest = ASKED) -> list[Any]:
+async def _collect_events(model: AnthropicModel, request: ModelRequest = REQUEST) -> list[Any]:
     async with model.stream(request) as events:
         return [event async for event in events]
 
@@ -123,21 +123,21 @@ async def test_thinking_arrives_and_a_refusal_names_its_category() -> None:
     refusal = Step((Say("I"),), stop_reason="refusal", category="cyber")
     async with FakeMessagesAPI(Step((Think("hm"), Say("So."))), refusal) as api:
         model = AnthropicModel(api.key, api.url)
-        assert "hm" in "".join(event.text for event in await _events(model) if isinstance(event, ThinkingDelta))
-        ended = (await _events(model))[-1]
+        assert "hm" in "".join(event.text for event in await _collect_events(model) if isinstance(event, ThinkingDelta))
+        end = (await _collect_events(model))[-1]
         await model.aclose()
-    assert isinstance(ended, MessageCompleted)
-    assert (ended.stop_reason, ended.category) == ("refusal", "cyber")
+    assert isinstance(end, MessageCompleted)
+    assert (end.stop_reason, end.category) == ("refusal", "cyber")
 
 
 async def test_arguments_of_a_call_are_streamed() -> None:
     call = Step((Use("look", {"text": "x" * 400}),))
     async with FakeMessagesAPI(Reply(call, rate=500), Reply(say("a " * 40), rate=500)) as api:
         model = AnthropicModel(api.key, api.url)
-        pieces = [event.json for event in await _events(model) if isinstance(event, InputDelta)]
+        pieces = [event.json for event in await _collect_events(model) if isinstance(event, InputDelta)]
         assert len(pieces) > 5
         assert json.loads("".join(pieces)) == {"text": "x" * 400}
-        assert not any(isinstance(event, ModelProgress) for event in await _events(model)), "words are events"
+        assert not any(isinstance(event, ModelProgress) for event in await _collect_events(model)), "words are events"
         await model.aclose()
 
 
@@ -146,21 +146,21 @@ async def test_thinking_that_no_longer_fits_is_left_out_and_the_call_continues(t
     answer = Step((Think("hm"), Say("So.")))
     async with FakeMessagesAPI(answer, say("And on.")) as api:
         model = AnthropicModel(api.key, api.url)
-        content = [event.block for event in await _events(model) if isinstance(event, BlockStopped)]
-        said: Message = {"role": "assistant", "content": content}
-        messages = (user_message("other"), said, user_message("more"))
-        changed = dataclasses.replace(ASKED, messages=messages, thinking=thinking)
-        assert isinstance((await _events(model, changed))[-1], MessageCompleted)
+        content = [event.block for event in await _collect_events(model) if isinstance(event, BlockStopped)]
+        answer_message: Message = {"role": "assistant", "content": content}
+        messages = (user_message("other"), answer_message, user_message("more"))
+        changed_request = dataclasses.replace(REQUEST, messages=messages, thinking=thinking)
+        assert isinstance((await _collect_events(model, changed_request))[-1], MessageCompleted)
         assert model.mismatches == 1
         await model.aclose()
-    assert all("bound to a different conversation" in each for each in api.refused)
+    assert all("bound to a different conversation" in reason for reason in api.refused)
 
 
 async def test_a_model_unknown_to_the_service_is_named() -> None:
     async with FakeMessagesAPI() as api:
         model = AnthropicModel(api.key, api.url)
         with pytest.raises(ModelError, match="claude-sonnet-9"):
-            await _events(model, dataclasses.replace(ASKED, model="claude-sonnet-9"))
+            await _collect_events(model, dataclasses.replace(REQUEST, model="claude-sonnet-9"))
         await model.aclose()
 
 

@@ -77,7 +77,7 @@ def test_a_models_file_names_providers_and_model_profiles(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrase"),
     [
         ("providers = {}", "providers"),
         ('[providers.x]\nkind = "open"', "providers.x.kind"),
@@ -92,20 +92,20 @@ def test_a_models_file_names_providers_and_model_profiles(tmp_path: Path, monkey
         ("[providers", "is no TOML"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(BadConfiguration) as refused:
+def test_a_bad_file_is_refused_with_the_key_that_is_wrong(tmp_path: Path, text: str, phrase: str) -> None:
+    with pytest.raises(BadConfiguration) as error:
         read_providers(write(tmp_path, text))
-    assert "AGENTIC_RAG_PROVIDERS" in str(refused.value)
-    assert words in str(refused.value)
+    assert "AGENTIC_RAG_PROVIDERS" in str(error.value)
+    assert phrase in str(error.value)
 
 
 def test_a_provider_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    for text, words in (
+    for text, phrase in (
         ('[providers.x]\nkind = "openai"', "providers.x.key"),
         ('[providers.x]\nkind = "openai"\nbase_url = "nowhere"', "providers.x.base_url"),
         ('[providers.x]\nkind = "openai"\nbase_url = "http://h/v1"', "AGENTIC_RAG_MODEL"),
     ):
-        with pytest.raises(BadConfiguration, match=words):
+        with pytest.raises(BadConfiguration, match=phrase):
             choose_model(settings_for(tmp_path), read_providers(write(tmp_path, text)))
 
 
@@ -120,8 +120,8 @@ async def test_the_environment_alone_is_enough(tmp_path: Path, monkeypatch: pyte
     async with FakeChatAPI(say("Hello from afar."), models=("qwen3:8b",)) as api:
         monkeypatch.setenv("OPENAI_BASE_URL", api.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", api.key)
-        given = load_settings(data=tmp_path / "d", model="openai:qwen3:8b")
-        assert given.openai_base_url == api.base_url
+        settings = load_settings(data=tmp_path / "d", model="openai:qwen3:8b")
+        assert settings.openai_base_url == api.base_url
         rig_options: dict[str, Any] = {"openai_base_url": api.base_url, "openai_api_key": api.key}
         async with Rig(tmp_path, scripted=False, model="openai:qwen3:8b", **rig_options) as rig:
             events = await rig.say(await rig.conversation(), "Hi")
@@ -129,42 +129,44 @@ async def test_the_environment_alone_is_enough(tmp_path: Path, monkeypatch: pyte
             assert events[-1]["model"] == "openai:qwen3:8b"
             assert (await rig.ok("GET", "/api/health"))["model"]["name"] == "openai"
             domain = await rig.domain()
-            place = f"/api/domains/{domain}"
-            _, _, message = await rig.refused("PATCH", place, {"settings": {"model": "openai:other"}})
+            domain_path = f"/api/domains/{domain}"
+            _, _, message = await rig.refused("PATCH", domain_path, {"settings": {"model": "openai:other"}})
             assert "it has qwen3:8b" in message
-            _, _, message = await rig.refused("PATCH", place, {"settings": {"model": "anthropic:claude-sonnet-5-5"}})
+            _, _, message = await rig.refused(
+                "PATCH", domain_path, {"settings": {"model": "anthropic:claude-sonnet-5-5"}}
+            )
             assert "no provider 'anthropic'" in message
 
 
 async def test_domains_choose_among_providers_and_fall_back_along_a_chain(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        busy = Reply(say("Never."), Fault(status=529, retry_after="999"))
-        first = await stack.enter_async_context(FakeChatAPI(busy, say("First."), key=None))
+        busy_reply = Reply(say("Never."), Fault(status=529, retry_after="999"))
+        chat_api = await stack.enter_async_context(FakeChatAPI(busy_reply, say("First."), key=None))
         thought = Step((Think("Hm."), *say("Second.").blocks), usage=Usage(7, 0, 0, 3))
-        second = await stack.enter_async_context(FakeMessagesAPI(thought, key=None))
+        messages_api = await stack.enter_async_context(FakeMessagesAPI(thought, key=None))
         text = (
-            f'default = "one:small"\n[providers.one]\nkind = "openai"\nbase_url = "{first.base_url}"\n'
+            f'default = "one:small"\n[providers.one]\nkind = "openai"\nbase_url = "{chat_api.base_url}"\n'
             'models = ["small"]\nfallback = ["two:other"]\n'
-            f'[providers.two]\nkind = "anthropic"\nbase_url = "{second.url}"\n'
+            f'[providers.two]\nkind = "anthropic"\nbase_url = "{messages_api.url}"\n'
         )
         rig = await stack.enter_async_context(Rig(tmp_path, scripted=False, providers=write(tmp_path, text)))
         domain = await rig.domain()
-        place, conversation = f"/api/domains/{domain}", await rig.conversation(domain)
+        domain_path, conversation = f"/api/domains/{domain}", await rig.conversation(domain)
         events = await rig.say(conversation, "Hi")
         assert [event["code"] for event in events if event["type"] == "notice"] == ["FALLBACK_MODEL"]
         assert events[-1]["model"] == "two:other"
-        assert "cache_control" not in str(second.requests[0])
+        assert "cache_control" not in str(messages_api.requests[0])
         usage = await rig.ok("GET", "/api/usage?groupBy=model")
-        assert [(each["model"], each["input"]) for each in usage["items"]] == [("two:other", 7)]
+        assert [(row["model"], row["input"]) for row in usage["items"]] == [("two:other", 7)]
         for key, name in (("model", "one:big"), ("fallbackModel", ["two:x", "one:big"]), ("model", "two:")):
-            _, _, message = await rig.refused("PATCH", place, {"settings": {key: name}})
+            _, _, message = await rig.refused("PATCH", domain_path, {"settings": {key: name}})
             assert f"settings.{key}" in message
             assert "This server has one:small, two:NAME." in message
-        await rig.ok("PATCH", place, {"settings": {"model": "two:other", "fallbackModel": ["one:small"]}})
-        await rig.ok("PATCH", place, {"settings": {"model": "one:small", "fallbackModel": None}})
+        await rig.ok("PATCH", domain_path, {"settings": {"model": "two:other", "fallbackModel": ["one:small"]}})
+        await rig.ok("PATCH", domain_path, {"settings": {"model": "one:small", "fallbackModel": None}})
         events = await rig.say(conversation, "Again")
         assert events[-1]["model"] == "one:small"
-        assert "Hm." not in str(first.requests[-1])
+        assert "Hm." not in str(chat_api.requests[-1])
 
 
 def test_cloud_models_are_created_without_their_sdks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

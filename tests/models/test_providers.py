@@ -44,7 +44,7 @@ def fail(settings, name):
 
 
 @contextmanager
-def installed(folder: Path, name: str, value: str) -> Iterator[None]:
+def install_distribution(folder: Path, name: str, value: str) -> Iterator[None]:
     """Install a distribution with one provider while the block runs."""
     info = folder / "acme_models-1.0.dist-info"
     info.mkdir(parents=True)
@@ -59,31 +59,31 @@ def installed(folder: Path, name: str, value: str) -> Iterator[None]:
         sys.modules.pop("acme_models", None)
 
 
-def chosen(tmp_path: Path, model: str, key: str | None = None) -> ChosenModel:
+def choose(tmp_path: Path, model: str, key: str | None = None) -> ChosenModel:
     settings = settings_for(tmp_path, model=model)
     return choose_model(settings.model_copy(update={"anthropic_api_key": SecretStr(key) if key else None}))
 
 
 def test_without_a_provider_the_key_decides(tmp_path: Path) -> None:
-    without, with_key = chosen(tmp_path, "claude-x"), chosen(tmp_path, "claude-x", KEY)
-    assert type(without.model) is ExtractiveModel
+    without_key, with_key = choose(tmp_path, "claude-x"), choose(tmp_path, "claude-x", KEY)
+    assert type(without_key.model) is ExtractiveModel
     assert (type(with_key.model), with_key.name) == (AnthropicModel, "claude-x")
 
 
 def test_built_in_providers_are_registered_like_any_other(tmp_path: Path) -> None:
-    assert isinstance(chosen(tmp_path, "extractive:", KEY).model, ExtractiveModel)
-    assert chosen(tmp_path, "anthropic:claude-x", KEY).name == "claude-x"
+    assert isinstance(choose(tmp_path, "extractive:", KEY).model, ExtractiveModel)
+    assert choose(tmp_path, "anthropic:claude-x", KEY).name == "claude-x"
     with pytest.raises(BadConfiguration, match="ANTHROPIC_API_KEY"):
-        chosen(tmp_path, "anthropic:claude-x")
+        choose(tmp_path, "anthropic:claude-x")
 
 
 def test_an_unknown_provider_prefix_belongs_to_the_model_name(tmp_path: Path) -> None:
-    assert chosen(tmp_path, "qwen3:8b", KEY).name == "qwen3:8b"
+    assert choose(tmp_path, "qwen3:8b", KEY).name == "qwen3:8b"
 
 
 async def test_an_installed_distribution_adds_a_provider_that_the_server_uses(tmp_path: Path) -> None:
-    with installed(tmp_path / "site", "acme", "acme_models:make_model"):
-        choice = chosen(tmp_path, "acme:tiny:2")
+    with install_distribution(tmp_path / "site", "acme", "acme_models:make_model"):
+        choice = choose(tmp_path, "acme:tiny:2")
         assert (choice.model.name, choice.name, getattr(choice.model, "size", "")) == ("acme", "tiny:2", "tiny:2")
         async with Rig(tmp_path, scripted=False, model="acme:tiny:2") as rig:
             assert (await rig.ok("GET", "/api/health"))["model"] == {"name": "acme", "state": "ready"}
@@ -104,15 +104,15 @@ async def test_an_installed_distribution_adds_a_provider_that_the_server_uses(tm
     ],
 )
 def test_a_broken_provider_is_named(tmp_path: Path, value: str, problem: str) -> None:
-    with installed(tmp_path / "site", "acme", value), pytest.raises(BadConfiguration) as caught:
-        chosen(tmp_path, "acme:tiny")
-    assert str(caught.value).startswith(f"AGENTIC_RAG_MODEL: the model provider 'acme' ({value})")
-    assert problem in str(caught.value)
+    with install_distribution(tmp_path / "site", "acme", value), pytest.raises(BadConfiguration) as error:
+        choose(tmp_path, "acme:tiny")
+    assert str(error.value).startswith(f"AGENTIC_RAG_MODEL: the model provider 'acme' ({value})")
+    assert problem in str(error.value)
 
 
 def test_no_distribution_replaces_a_built_in_provider(tmp_path: Path) -> None:
-    with installed(tmp_path / "site", "extractive", "acme_models:fail"):
-        assert isinstance(chosen(tmp_path, "extractive:").model, ExtractiveModel)
+    with install_distribution(tmp_path / "site", "extractive", "acme_models:fail"):
+        assert isinstance(choose(tmp_path, "extractive:").model, ExtractiveModel)
 
 
 def test_a_model_is_down_when_all_its_providers_are() -> None:

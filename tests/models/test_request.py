@@ -52,27 +52,31 @@ LOCATION = {
     "start_char_index": 0,
     "end_char_index": 4,
 }
-CITED: Block = {"type": "text", "text": "So.", "citations": [LOCATION]}
+CITED_TEXT: Block = {"type": "text", "text": "So.", "citations": [LOCATION]}
 USE: Block = {"type": "tool_use", "id": "t1", "name": "look", "input": {"_id": 7, "cache_control": "mine"}}
 
 HISTORY: tuple[Message, ...] = (
     user_message("first"),
     assistant({"type": "thinking", "thinking": "hm", "signature": sign("hm")}, {**USE, "_broken_input": "{"}),
     user(tool_result_block("t1", [text_block("found"), result()])),
-    assistant(CITED),
+    assistant(CITED_TEXT),
     user_message("second"),
 )
 REQUEST = ModelRequest("claude", 100, (text_block("be"), text_block("brief")), HISTORY, (LOOK, FIND))
 
 
-def marked(value: Any, path: str = "") -> list[str]:
-    """Paths of all breakpoints."""
+def find_breakpoints(value: Any, path: str = "") -> list[str]:
+    """Return the paths of all breakpoints."""
     if isinstance(value, list):
-        return [found for index, item in enumerate(value) for found in marked(item, f"{path}.{index}")]
+        return [
+            mark_path for index, item in enumerate(value) for mark_path in find_breakpoints(item, f"{path}.{index}")
+        ]
     if not isinstance(value, dict):
         return []
-    own = [path] if value.get("cache_control") == MARK else []
-    return own + [found for key, item in value.items() for found in marked(item, f"{path}.{key}".lstrip("."))]
+    own_breakpoints = [path] if value.get("cache_control") == MARK else []
+    return own_breakpoints + [
+        mark_path for key, item in value.items() for mark_path in find_breakpoints(item, f"{path}.{key}".lstrip("."))
+    ]
 
 
 def test_the_whole_request_is_accepted_by_the_api() -> None:
@@ -80,7 +84,7 @@ def test_the_whole_request_is_accepted_by_the_api() -> None:
 
 
 def test_breakpoints_stand_at_tools_system_and_the_last_two_user_messages() -> None:
-    assert sorted(marked(request_body(REQUEST))) == [
+    assert sorted(find_breakpoints(request_body(REQUEST))) == [
         "messages.2.content.0",
         "messages.4.content.0",
         "system.1",
@@ -91,13 +95,13 @@ def test_breakpoints_stand_at_tools_system_and_the_last_two_user_messages() -> N
 def test_breakpoints_in_the_request_are_dropped() -> None:
     everywhere = tuple({**block, "cache_control": MARK} for block in REQUEST.system * 4)
     body = request_body(dataclasses.replace(REQUEST, system=everywhere))
-    assert len(marked(body)) == 4
+    assert len(find_breakpoints(body)) == 4
     assert problems(body) == []
 
 
 def test_a_blank_block_gets_no_breakpoint() -> None:
     request = ModelRequest("claude", 1, (), (user(text_block("x"), {"type": "text", "text": " "}),))
-    assert marked(request_body(request)) == ["messages.0.content.0"]
+    assert find_breakpoints(request_body(request)) == ["messages.0.content.0"]
 
 
 def test_private_keys_of_blocks_are_not_sent_at_any_depth() -> None:
@@ -111,14 +115,14 @@ def test_keys_inside_tool_arguments_are_unchanged() -> None:
 
 
 def test_citations_of_old_answers_are_sent_back_where_the_endpoint_supports_them() -> None:
-    assert request_body(REQUEST)["messages"][3]["content"] == [CITED]
+    assert request_body(REQUEST)["messages"][3]["content"] == [CITED_TEXT]
     assert request_body(REQUEST, cites=False)["messages"][3]["content"] == [{"type": "text", "text": "So."}]
 
 
 def test_the_stored_transcript_is_not_changed() -> None:
-    before = copy.deepcopy(REQUEST)
+    copy_before = copy.deepcopy(REQUEST)
     request_body(REQUEST)
-    assert before == REQUEST
+    assert copy_before == REQUEST
 
 
 def test_blocks_that_need_no_change_are_not_copied() -> None:
@@ -152,16 +156,16 @@ def test_a_request_is_the_prefix_of_the_next_one_apart_from_breakpoints() -> Non
     assert (later["system"], later["tools"]) == (earlier["system"], earlier["tools"])
 
 
-BLOCKS = st.sampled_from([text_block("a"), {**text_block("b"), "_note": 1}, CITED, result()])
+BLOCKS = st.sampled_from([text_block("a"), {**text_block("b"), "_note": 1}, CITED_TEXT, result()])
 
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(BLOCKS, min_size=1, max_size=4)), max_size=6), st.booleans())
 def test_there_are_never_more_than_four_breakpoints_and_no_private_key(
-    parts: list[tuple[bool, list[Block]]], tools: bool
+    exchanges: list[tuple[bool, list[Block]]], tools: bool
 ) -> None:
     messages = [
-        user(*blocks) if by_user else assistant(*[block for block in blocks if block["type"] == "text"] or [CITED])
-        for by_user, blocks in parts
+        user(*blocks) if by_user else assistant(*[block for block in blocks if block["type"] == "text"] or [CITED_TEXT])
+        for by_user, blocks in exchanges
     ]
     request = ModelRequest(
         "m", 1, (text_block("s"),), (user_message("x"), *messages, user_message("y")), (LOOK,) if tools else ()
@@ -170,8 +174,10 @@ def test_there_are_never_more_than_four_breakpoints_and_no_private_key(
 
 
 def test_blank_text_is_joined_to_the_next_text_or_left_out() -> None:
-    cited: Block = {**text_block("25 days."), "citations": [{"cited_text": "25 days"}]}
+    cited_block: Block = {**text_block("25 days."), "citations": [{"cited_text": "25 days"}]}
     use: Block = {"type": "tool_use", "id": "call_1", "name": "look", "input": {}}
     blank = text_block(" \n")
-    kept = whole_content([blank, cited, blank, blank, text_block("So."), blank, use, blank, text_block("Yes."), blank])
-    assert kept == [cited, text_block(" \n \nSo."), use, text_block("Yes.")]
+    content = whole_content(
+        [blank, cited_block, blank, blank, text_block("So."), blank, use, blank, text_block("Yes."), blank]
+    )
+    assert content == [cited_block, text_block(" \n \nSo."), use, text_block("Yes.")]

@@ -25,8 +25,8 @@ HELLO = ModelRequest("m", 10, (), (user_message("hello"),))
 LOOK: ToolSpec = {"name": "look", "description": "", "input_schema": {"type": "object"}}
 
 
-def found(*texts: str) -> ModelRequest:
-    """A request after a tool found one search result of these sentences."""
+def request_with_result(*texts: str) -> ModelRequest:
+    """Return a request after a tool found one search result of these sentences."""
     result = {
         "type": "search_result",
         "source": "doc_1",
@@ -34,12 +34,12 @@ def found(*texts: str) -> ModelRequest:
         "content": [{"type": "text", "text": text} for text in texts],
         "citations": {"enabled": True},
     }
-    asked: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
+    call: Message = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
     answer: Message = {"role": "user", "content": [tool_result_block("t", [result])]}
-    return ModelRequest("m", 10, (), (user_message("hello"), asked, answer), (LOOK,))
+    return ModelRequest("m", 10, (), (user_message("hello"), call, answer), (LOOK,))
 
 
-async def collected(model: ScriptedModel, request: ModelRequest = HELLO) -> list[ModelEvent]:
+async def collect_events(model: ScriptedModel, request: ModelRequest = HELLO) -> list[ModelEvent]:
     async with model.stream(request) as events:
         return [event async for event in events]
 
@@ -49,7 +49,7 @@ async def test_a_step_is_streamed_block_by_block_in_the_apis_order() -> None:
         (Think("hm"), RedactedThinking("x"), Say("one two"), Use("look", {"q": 1}, id="t1")), usage=Usage(1, 2, 3, 4)
     )
     async with ScriptedModel(step) as model:
-        assert await collected(model) == [
+        assert await collect_events(model) == [
             MessageStarted("m"),
             BlockStarted(0, {"type": "thinking", "thinking": "", "signature": ""}),
             ThinkingDelta(0, "hm"),
@@ -68,7 +68,7 @@ async def test_a_step_is_streamed_block_by_block_in_the_apis_order() -> None:
 
 async def test_a_citation_quotes_the_blocks_of_the_requests_search_result() -> None:
     async with ScriptedModel(say("Yes.", Cite(0, 1, 3))) as model:
-        events = await collected(model, found("One. ", "Two. ", "Three."))
+        events = await collect_events(model, request_with_result("One. ", "Two. ", "Three."))
     (citation,) = [event.citation for event in events if isinstance(event, CitationDelta)]
     assert (citation.search_result_index, citation.start, citation.end) == (0, 1, 3)
     assert citation.cited_text == citation.raw["cited_text"] == "Two. Three."
@@ -79,18 +79,18 @@ async def test_a_citation_without_a_source_fails_the_test_unless_forged_on_purpo
     model = ScriptedModel(say("Yes.", Cite(1)), say("Yes.", Cite(0, 5)), say("Yes.", Cite(9, cited_text="lie")))
     for _ in range(2):
         with pytest.raises(AssertionError, match="the step cites"):
-            await collected(model, found("One."))
-    assert any(isinstance(event, CitationDelta) for event in await collected(model, found("One.")))
+            await collect_events(model, request_with_result("One."))
+    assert any(isinstance(event, CitationDelta) for event in await collect_events(model, request_with_result("One.")))
 
 
 async def test_a_callable_step_sees_the_request() -> None:
     async with ScriptedModel(lambda request: say(request.messages[-1]["content"][0]["text"])) as model:
-        assert TextDelta(0, "hello") in await collected(model)
+        assert TextDelta(0, "hello") in await collect_events(model)
 
 
 async def test_broken_input_is_marked_as_the_adapter_marks_it() -> None:
     async with ScriptedModel(Step((Use("look", raw='{"q": '),), stop_reason="max_tokens")) as model:
-        events = await collected(model)
+        events = await collect_events(model)
     assert isinstance(events[-2], BlockStopped)
     assert events[-2].block["_broken_input"] == '{"q": '
 
@@ -98,56 +98,56 @@ async def test_broken_input_is_marked_as_the_adapter_marks_it() -> None:
 async def test_an_error_in_the_script_is_raised_before_any_event() -> None:
     async with ScriptedModel(ModelError("busy", http_status=529, retryable=True)) as model:
         with pytest.raises(ModelError, match="busy"):
-            await collected(model)
+            await collect_events(model)
 
 
 @pytest.mark.parametrize("after", range(6))
 async def test_a_step_breaks_off_after_the_scripted_number_of_events(after: int) -> None:
-    seen: list[ModelEvent] = []
+    passed_events: list[ModelEvent] = []
 
     async def pause(call: int, number: int, event: ModelEvent) -> None:
-        seen.append(event)
+        passed_events.append(event)
 
     async with ScriptedModel(Broken(say("one two"), after), pause=pause) as model:
-        with pytest.raises(ModelError) as caught:
-            await collected(model)
-    assert len(seen) == after
-    assert caught.value.started
-    assert caught.value.retryable
+        with pytest.raises(ModelError) as error:
+            await collect_events(model)
+    assert len(passed_events) == after
+    assert error.value.started
+    assert error.value.retryable
 
 
 async def test_a_scripted_fault_after_the_last_event_is_an_error_of_the_test() -> None:
     with pytest.raises(AssertionError, match="has 5 events"):
-        await collected(ScriptedModel(Broken(say("one"), 9)))
+        await collect_events(ScriptedModel(Broken(say("one"), 9)))
 
 
 async def test_a_stalled_step_continues_when_it_is_released() -> None:
-    stalled = Stalled(say("one two"), after=3)
-    got: list[ModelEvent] = []
+    stalled_step = Stalled(say("one two"), after=3)
+    received: list[ModelEvent] = []
 
     async def consume() -> None:
-        got.extend(await collected(model))
+        received.extend(await collect_events(model))
 
-    async with ScriptedModel(stalled) as model:
+    async with ScriptedModel(stalled_step) as model:
         with anyio.fail_after(240):
             async with anyio.create_task_group() as group:
                 group.start_soon(consume)
-                await stalled.reached.wait()
-                assert not got
-                stalled.until.set()
-    assert isinstance(got[-1], MessageCompleted)
+                await stalled_step.reached.wait()
+                assert not received
+                stalled_step.until.set()
+    assert isinstance(received[-1], MessageCompleted)
 
 
 async def test_a_test_can_stop_a_call_at_every_event() -> None:
-    places: list[tuple[int, int]] = []
+    stops: list[tuple[int, int]] = []
 
     async def pause(call: int, number: int, event: ModelEvent) -> None:
-        places.append((call, number))
+        stops.append((call, number))
 
     async with ScriptedModel(say("one"), say("two"), pause=pause) as model:
-        await collected(model)
-        await collected(model)
-    assert places == [(call, number) for call in range(2) for number in range(5)]
+        await collect_events(model)
+        await collect_events(model)
+    assert stops == [(call, number) for call in range(2) for number in range(5)]
 
 
 async def test_cancelling_a_call_early_closes_it() -> None:
@@ -160,7 +160,7 @@ async def test_cancelling_a_call_early_closes_it() -> None:
 
 async def test_unrequested_steps_fail_the_test() -> None:
     model = ScriptedModel(say("one"), say("two"))
-    await collected(model)
+    await collect_events(model)
     with pytest.raises(AssertionError, match="1 of 2 scripted steps"):
         await model.__aexit__(None, None, None)
 
@@ -168,24 +168,24 @@ async def test_unrequested_steps_fail_the_test() -> None:
 async def test_a_call_beyond_the_script_fails_the_test_even_if_its_error_is_swallowed() -> None:
     model = ScriptedModel()
     with pytest.raises(AssertionError, match="call 1 of a model with 0"):
-        await collected(model)
+        await collect_events(model)
     with pytest.raises(AssertionError, match="1 calls more"):
         model.assert_consumed()
 
 
 async def test_calls_after_the_script_can_be_answered() -> None:
     async with ScriptedModel(then=use("look")) as model:
-        await collected(model)
-        await collected(model)
+        await collect_events(model)
+        await collect_events(model)
     assert len(model.requests) == 2
     assert model.closed
 
 
 async def test_a_request_the_api_would_refuse_fails_the_call_and_the_test() -> None:
     model = ScriptedModel(say("one"))
-    with pytest.raises(ModelError) as caught:
-        await collected(model, ModelRequest("m", 10, (), (user_message(" "),)))
-    assert caught.value.http_status == 400
+    with pytest.raises(ModelError) as error:
+        await collect_events(model, ModelRequest("m", 10, (), (user_message(" "),)))
+    assert error.value.http_status == 400
     with pytest.raises(AssertionError, match="non-whitespace"):
         model.assert_consumed()
 

@@ -32,7 +32,7 @@ DELTAS = {
 }
 
 
-def claude(kind: str, pieces: list[str]) -> tuple[str, dict[str, Any]]:
+def decode_claude(kind: str, pieces: list[str]) -> tuple[str, dict[str, Any]]:
     """Decode an answer of one block; return its deltas and the whole block."""
     delta = {
         "text": ("text_delta", "text"),
@@ -48,36 +48,36 @@ def claude(kind: str, pieces: list[str]) -> tuple[str, dict[str, Any]]:
         {"type": "content_block_stop", "index": 0},
     ]
     decoder = AnswerDecoder()
-    made: list[ModelEvent | None] = []
+    decoded: list[ModelEvent | None] = []
     for event in events:
         data = json.dumps(event).encode()
-        made.append(decoder.decode(data))
-    return spoken(made)
+        decoded.append(decoder.decode(data))
+    return join_deltas(decoded)
 
 
-def chat(pieces: list[str]) -> tuple[str, dict[str, Any]]:
+def decode_chat(pieces: list[str]) -> tuple[str, dict[str, Any]]:
     decoder = ChatDecoder("m")
-    made: list[ModelEvent | None] = []
+    decoded: list[ModelEvent | None] = []
     for piece in pieces:
-        made += decoder.decode(json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode())
-    made += decoder.decode(json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}).encode())
-    return spoken(made)
+        decoded += decoder.decode(json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode())
+    decoded += decoder.decode(json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}).encode())
+    return join_deltas(decoded)
 
 
-def spoken(made: list[ModelEvent | None]) -> tuple[str, dict[str, Any]]:
-    said = "".join(event.text for event in made if isinstance(event, TextDelta | ThinkingDelta))
-    return said, next(event.block for event in made if isinstance(event, BlockStopped))
+def join_deltas(events: list[ModelEvent | None]) -> tuple[str, dict[str, Any]]:
+    deltas = "".join(event.text for event in events if isinstance(event, TextDelta | ThinkingDelta))
+    return deltas, next(event.block for event in events if isinstance(event, BlockStopped))
 
 
 @pytest.mark.parametrize(("pieces", "expected"), CASES)
 def test_split_characters_are_joined(pieces: list[str], expected: str) -> None:
     for kind, field in (("text", "text"), ("thinking", "thinking")):
-        said, block = claude(kind, pieces)
+        deltas, block = decode_claude(kind, pieces)
         assert block[field] == expected
-        assert said == expected.removesuffix("\ufffd") or said == expected
-    said, block = chat(pieces)
+        assert deltas == expected.removesuffix("\ufffd") or deltas == expected
+    deltas, block = decode_chat(pieces)
     assert block["text"] == expected
-    said.encode()  # whole characters only
+    deltas.encode()  # whole characters only
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_split_characters_are_joined(pieces: list[str], expected: str) -> None:
     ],
 )
 def test_arguments_of_a_call_survive_errors_too(pieces: list[str], expected: dict[str, str]) -> None:
-    _, block = claude("tool_use", pieces)
+    _, block = decode_claude("tool_use", pieces)
     assert block["input"] == expected
 
 

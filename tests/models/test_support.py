@@ -32,13 +32,13 @@ def model_of(api: FakeService) -> Model:
     return OpenAIModel(api.key, api.base_url) if isinstance(api, FakeChatAPI) else AnthropicModel(api.key, api.url)
 
 
-async def findings(api: FakeService, seconds: float = 20) -> Mapping[ModelAbility, str]:
+async def check_service(api: FakeService, seconds: float = 20) -> Mapping[ModelAbility, str]:
     """Return the error code of each trial on a service, empty for a success."""
     model = model_of(api)
     name = "small-1" if isinstance(api, FakeChatAPI) else "claude-haiku-5-5"
     try:
         profile = profile_of(f"openai:{name}" if isinstance(api, FakeChatAPI) else name)
-        return {each.ability: each.code or "" for each in await check_model(model, name, profile, seconds)}
+        return {finding.ability: finding.code or "" for finding in await check_model(model, name, profile, seconds)}
     finally:
         await model.aclose()
 
@@ -46,26 +46,26 @@ async def findings(api: FakeService, seconds: float = 20) -> Mapping[ModelAbilit
 @pytest.mark.parametrize("service", [FakeMessagesAPI, FakeChatAPI])
 async def test_a_model_that_passes_all_checks_is_reported_as_such(service: Any) -> None:
     async with service(SEA, CALL, GREEN, RED) as api:
-        assert await findings(api) == dict.fromkeys(ALL, "")
+        assert await check_service(api) == dict.fromkeys(ALL, "")
     assert api.refused == []
 
 
 @pytest.mark.parametrize("service", [FakeMessagesAPI, FakeChatAPI])
 async def test_unsupported_features_of_a_model_are_named(service: Any) -> None:
     async with service(SEA, say("I would note it."), say("Green."), say("A picture.")) as api:
-        found = await findings(api)
-    assert list(found.values()) == ["", "", "NO_TOOL_CALL", "NO_CITATION", "IMAGE_NOT_SEEN"]
+        codes = await check_service(api)
+    assert list(codes.values()) == ["", "", "NO_TOOL_CALL", "NO_CITATION", "IMAGE_NOT_SEEN"]
     async with service(SEA, use("note_colour", color=1), say("Green."), RED) as api:
-        assert (await findings(api))[ModelAbility.TOOLS] == "NO_TOOL_CALL"
+        assert (await check_service(api))[ModelAbility.TOOLS] == "NO_TOOL_CALL"
 
 
 async def test_missing_usage_and_refused_images_are_named() -> None:
     shape, rules = Shape(usage=False), ChatRules(images=False)
     async with FakeChatAPI(SEA, CALL, GREEN, shape=shape, rules=rules) as api:
-        found = await findings(api)
-    assert (found[ModelAbility.USAGE], found[ModelAbility.IMAGES]) == ("NO_USAGE", "REQUEST_REFUSED")
+        codes = await check_service(api)
+    assert (codes[ModelAbility.USAGE], codes[ModelAbility.IMAGES]) == ("NO_USAGE", "REQUEST_REFUSED")
     async with FakeMessagesAPI(Step((Say(""),), usage=Usage(5, 0, 0, 1))) as api:
-        assert await findings(api) == {ModelAbility.ANSWERS: "NO_ANSWER"}
+        assert await check_service(api) == {ModelAbility.ANSWERS: "NO_ANSWER"}
 
 
 BROKEN: Mapping[str, tuple[Fault, str]] = {
@@ -91,14 +91,16 @@ async def test_a_broken_service_is_called_once_and_reported(service: Any, name: 
     fault, code = BROKEN[name]
     async with service(Reply(SEA, fault)) as api:
         with anyio.fail_after(240):
-            assert await findings(api, 0.3 if code == "SILENT" else 20) == {ModelAbility.ANSWERS: code}
+            assert await check_service(api, 0.3 if code == "SILENT" else 20) == {ModelAbility.ANSWERS: code}
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:
     """Run the command; return its exit code and whole output."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "OPENAI"))}
-    done = run_program(["models", "check", *arguments], cwd=folder, env={**own, **environment})
-    return done.returncode, done.stdout + done.stderr
+    clean_environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "OPENAI"))
+    }
+    process = run_program(["models", "check", *arguments], cwd=folder, env={**clean_environment, **environment})
+    return process.returncode, process.stdout + process.stderr
 
 
 async def test_the_command_checks_all_models_prints_no_key_and_has_exit_codes(
@@ -107,33 +109,33 @@ async def test_the_command_checks_all_models_prints_no_key_and_has_exit_codes(
     def answer(body: Json) -> Step | Reply:
         if body["model"] == "bad":
             return Reply(SEA, Fault(status=400, message=f"the key {KEY} may not do that"))
-        asked = str(body["messages"])
-        return CALL if body.get("tools") else GREEN if "cellar" in asked else RED if "picture" in asked else SEA
+        question = str(body["messages"])
+        return CALL if body.get("tools") else GREEN if "cellar" in question else RED if "picture" in question else SEA
 
-    async with FakeChatAPI(then=answer, key=KEY) as good, FakeMessagesAPI(then=SEA, key=KEY) as strict:
+    async with FakeChatAPI(then=answer, key=KEY) as chat_api, FakeMessagesAPI(then=SEA, key=KEY) as messages_api:
         file = tmp_path / "providers.toml"
         file.write_text(
-            f'default = "local:good"\n[providers.local]\nkind = "openai"\nbase_url = "{good.base_url}"\n'
+            f'default = "local:good"\n[providers.local]\nkind = "openai"\nbase_url = "{chat_api.base_url}"\n'
             f'key_env = "LOCAL_KEY"\nmodels = ["good", "bad"]\n'
-            f'[providers.other]\nkind = "anthropic"\nbase_url = "{strict.url}"\nkey = "wrong-{KEY}"\n'
+            f'[providers.other]\nkind = "anthropic"\nbase_url = "{messages_api.url}"\nkey = "wrong-{KEY}"\n'
         )
-        given = {"AGENTIC_RAG_PROVIDERS": str(file), "LOCAL_KEY": KEY, "AGENTIC_RAG_DATA": str(tmp_path / "data")}
-        code, said = await anyio.to_thread.run_sync(lambda: run(tmp_path, "local:good", **given))
-        assert (code, said.count("works"), KEY in said) == (0, 5, False), said
-        code, said = await anyio.to_thread.run_sync(
-            lambda: run(tmp_path, "local:bad", "other:x", "local:good", **given)
+        environment = {"AGENTIC_RAG_PROVIDERS": str(file), "LOCAL_KEY": KEY, "AGENTIC_RAG_DATA": str(tmp_path / "data")}
+        code, output = await anyio.to_thread.run_sync(lambda: run(tmp_path, "local:good", **environment))
+        assert (code, output.count("works"), KEY in output) == (0, 5, False), output
+        code, output = await anyio.to_thread.run_sync(
+            lambda: run(tmp_path, "local:bad", "other:x", "local:good", **environment)
         )
-        assert (code, KEY in said) == (1, False), said
-        lines = [line.split("\t") for line in said.splitlines()]
+        assert (code, KEY in output) == (1, False), output
+        lines = [line.split("\t") for line in output.splitlines()]
         assert ["local:bad", "answers", "FAILS", "REQUEST_REFUSED"] in [line[:4] for line in lines]
         assert ["other:x", "answers", "FAILS", "KEY_REFUSED"] in [line[:4] for line in lines]
         assert len(lines) == 7
     assert not (tmp_path / "data").exists()
-    assert [request["model"] for request in good.requests[:4]] == ["good"] * 4
+    assert [request["model"] for request in chat_api.requests[:4]] == ["good"] * 4
 
 
 def test_without_a_language_model_the_command_says_so(tmp_path: Path) -> None:
-    code, said = run(tmp_path, AGENTIC_RAG_DATA=str(tmp_path / "data"))
+    code, output = run(tmp_path, AGENTIC_RAG_DATA=str(tmp_path / "data"))
     assert code == 1
-    assert "no language model is set up" in said
-    assert "Traceback" not in said
+    assert "no language model is set up" in output
+    assert "Traceback" not in output

@@ -33,32 +33,32 @@ MOST_UNREAD = 16 * 2**20
 Serve = Callable[[SocketStream], Awaitable[None]]
 
 
-def chunked(body: bytes, sizes: Sequence[int]) -> bytes:
+def encode_chunks(body: bytes, sizes: Sequence[int]) -> bytes:
     """Return an answer in chunks of these sizes in turn."""
-    parts, at, number = [], 0, 0
-    while at < len(body):
+    chunks, start, number = [], 0, 0
+    while start < len(body):
         size = sizes[number % len(sizes)]
-        part = body[at : at + size]
-        parts.append(b"%x\r\n%s\r\n" % (len(part), part))
-        at, number = at + size, number + 1
-    return b"".join([b"HTTP/1.1 200 OK\r\n%sTransfer-Encoding: chunked\r\n\r\n" % KIND, *parts, b"0\r\n\r\n"])
+        chunk = body[start : start + size]
+        chunks.append(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        start, number = start + size, number + 1
+    return b"".join([b"HTTP/1.1 200 OK\r\n%sTransfer-Encoding: chunked\r\n\r\n" % KIND, *chunks, b"0\r\n\r\n"])
 
 
-def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
+def cut_data(data: bytes, offsets: Sequence[int]) -> list[bytes]:
     """Return the data cut at these offsets."""
-    ends = sorted({place % (len(data) + 1) for place in places} | {len(data)})
+    ends = sorted({offset % (len(data) + 1) for offset in offsets} | {len(data)})
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False) if end > start]
 
 
 async def take_request(stream: SocketStream) -> bytes:
     """Return the bytes of the next request, or the bytes received before the connection ended."""
-    asked = b""
-    while not asked.endswith(b'"stream":true}'):
+    received = b""
+    while not received.endswith(b'"stream":true}'):
         try:
-            asked += await stream.receive()
+            received += await stream.receive()
         except (anyio.EndOfStream, anyio.BrokenResourceError):
             return b""
-    return asked
+    return received
 
 
 @dataclass
@@ -73,9 +73,9 @@ class Service:
         self.connections += 1
         async with stream:
             for pieces in self.answers:
-                if not (asked := await take_request(stream)):
+                if not (request := await take_request(stream)):
                     return
-                self.requests.append(asked)
+                self.requests.append(request)
                 with suppress(anyio.BrokenResourceError):
                     for piece in pieces:
                         await stream.send(piece)
@@ -94,7 +94,7 @@ async def serving(serve: Serve) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def asking(serve: Serve) -> AsyncIterator[AnthropicModel]:
+async def connect(serve: Serve) -> AsyncIterator[AnthropicModel]:
     """Yield a model whose service runs ``serve``."""
     async with serving(serve) as url:
         model = AnthropicModel("k", url)
@@ -104,7 +104,7 @@ async def asking(serve: Serve) -> AsyncIterator[AnthropicModel]:
             await model.aclose()
 
 
-async def read(model: AnthropicModel) -> tuple[list[ModelEvent], ModelError | None]:
+async def read_answer(model: AnthropicModel) -> tuple[list[ModelEvent], ModelError | None]:
     """Return the events of one answer, and the error that ended it."""
     events: list[ModelEvent] = []
     try:
@@ -116,63 +116,63 @@ async def read(model: AnthropicModel) -> tuple[list[ModelEvent], ModelError | No
     return events, None
 
 
-async def answered(pieces: Sequence[bytes]) -> tuple[list[ModelEvent], ModelError | None]:
-    async with asking(Service([pieces])) as model:
-        return await read(model)
+async def read_pieces(pieces: Sequence[bytes]) -> tuple[list[ModelEvent], ModelError | None]:
+    async with connect(Service([pieces])) as model:
+        return await read_answer(model)
 
 
-async def whole() -> list[ModelEvent]:
-    events, failure = await answered([WITH_LENGTH])
+async def read_whole_answer() -> list[ModelEvent]:
+    events, failure = await read_pieces([WITH_LENGTH])
     assert failure is None
     assert isinstance(events[-1], MessageCompleted)
     return events
 
 
 ANSWERS: dict[str, Callable[[Sequence[int]], bytes]] = {
-    "in chunks": lambda sizes: chunked(STREAM, sizes),
+    "in chunks": lambda sizes: encode_chunks(STREAM, sizes),
     "with a length": lambda sizes: WITH_LENGTH,
     "to the end": lambda sizes: TO_THE_END,
-    "after an interim one": lambda sizes: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + chunked(STREAM, sizes),
+    "after an interim one": lambda sizes: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + encode_chunks(STREAM, sizes),
 }
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
 async def test_an_answer_is_the_same_in_any_chunking(kind: str) -> None:
-    expected = await whole()
+    expected = await read_whole_answer()
     answers = [
         ([7], [1, 10, 20, 21, 150, 151, 400]),
         ([1], [40]),
         ([60, 3], range(0, len(STREAM), 11)),
         ([len(STREAM)], [len(WITH_LENGTH) - 1]),
     ]
-    for sizes, places in answers:
-        assert await answered(cut(ANSWERS[kind](sizes), list(places))) == (expected, None)
+    for sizes, offsets in answers:
+        assert await read_pieces(cut_data(ANSWERS[kind](sizes), list(offsets))) == (expected, None)
 
 
 @pytest.mark.parametrize("kind", ["in chunks", "with a length"])
 async def test_a_truncated_answer_is_an_error_or_complete(kind: str) -> None:
     answer = ANSWERS[kind]([7])
-    cuts = [answer[:place] for place in range(0, len(answer), 41)]
-    serving = iter(cuts)
+    truncated_answers = [answer[:length] for length in range(0, len(answer), 41)]
+    remaining = iter(truncated_answers)
 
     async def serve(stream: SocketStream) -> None:
         async with stream:
             await take_request(stream)
-            await stream.send(next(serving))
+            await stream.send(next(remaining))
 
-    expected = await whole()
-    async with asking(serve) as model:
-        for cut_off in cuts:
-            events, failure = await read(model)
-            assert events == expected[: len(events)], cut_off
-            assert (len(events) == len(expected)) or (failure is not None and failure.retryable), cut_off
+    expected = await read_whole_answer()
+    async with connect(serve) as model:
+        for truncated in truncated_answers:
+            events, failure = await read_answer(model)
+            assert events == expected[: len(events)], truncated
+            assert (len(events) == len(expected)) or (failure is not None and failure.retryable), truncated
 
 
 async def test_one_connection_handles_requests_in_sequence() -> None:
-    service = Service([[chunked(STREAM, [9])]] * 5)
-    expected = await whole()
-    async with asking(service) as model:
-        assert [await read(model) for _ in range(5)] == [(expected, None)] * 5
+    service = Service([[encode_chunks(STREAM, [9])]] * 5)
+    expected = await read_whole_answer()
+    async with connect(service) as model:
+        assert [await read_answer(model) for _ in range(5)] == [(expected, None)] * 5
     assert service.connections == 1
     assert service.requests[0].startswith(b"POST /v1/messages HTTP/1.1\r\n")
 
@@ -187,46 +187,46 @@ async def test_one_connection_handles_requests_in_sequence() -> None:
 )
 async def test_a_connection_that_the_service_closes_is_not_reused(answer: bytes) -> None:
     service = Service([[answer]])
-    async with asking(service) as model:
-        first = await read(model)
-        assert await read(model) == first == (await whole(), None)
+    async with connect(service) as model:
+        first_answer = await read_answer(model)
+        assert await read_answer(model) == first_answer == (await read_whole_answer(), None)
     assert service.connections == 2
 
 
 async def test_bytes_after_an_answer_are_not_part_of_the_next() -> None:
-    expected = await whole()
+    expected = await read_whole_answer()
     service = Service([[WITH_LENGTH + WITH_LENGTH.replace(b"from", b"FROM")]])
-    async with asking(service) as model:
-        assert await read(model) == (expected, None)
-        events, failure = await read(model)
+    async with connect(service) as model:
+        assert await read_answer(model) == (expected, None)
+        events, failure = await read_answer(model)
     assert events == expected[: len(events)]
     assert failure is None or failure.retryable
 
 
 async def test_an_unread_answer_pauses_the_service() -> None:
-    sent = 0
+    sent_bytes = 0
     closed = anyio.Event()
 
     async def serve(stream: SocketStream) -> None:
-        nonlocal sent
+        nonlocal sent_bytes
         async with stream:
             await take_request(stream)
             try:
                 await stream.send(b"HTTP/1.1 200 OK\r\n%s\r\n" % KIND)
                 while True:
                     await stream.send(b": nothing\n\n" * 2**13)
-                    sent += 2**13 * 11
+                    sent_bytes += 2**13 * 11
             except anyio.BrokenResourceError:
                 closed.set()
 
-    async with asking(serve) as model:
+    async with connect(serve) as model:
         async with model.stream(HELLO):
-            before = -1
-            while before != sent:  # until the socket accepts no more
-                before = sent
+            sent_before = -1
+            while sent_before != sent_bytes:  # until the socket accepts no more
+                sent_before = sent_bytes
                 with anyio.move_on_after(0.2):
                     await closed.wait()
-            assert sent < MOST_UNREAD
+            assert sent_bytes < MOST_UNREAD
         await closed.wait()
 
 
@@ -238,36 +238,36 @@ async def test_headers_without_an_end_are_refused() -> None:
                 await stream.send(b"HTTP/1.1 200 OK\r\n" + b"a: %s" % (b"x" * 2**20))
                 await anyio.sleep_forever()
 
-    async with asking(serve) as model:
-        events, failure = await read(model)
+    async with connect(serve) as model:
+        events, failure = await read_answer(model)
     assert events == []
     assert failure is not None
     assert not failure.started
 
 
 async def test_an_answer_that_is_not_http_is_retryable() -> None:
-    events, failure = await answered([b"SSH-2.0-OpenSSH_9.6\r\n"])
+    events, failure = await read_pieces([b"SSH-2.0-OpenSSH_9.6\r\n"])
     assert events == []
     assert failure is not None
     assert (failure.started, failure.retryable) == (False, True)
 
 
 async def test_a_redirect_is_followed() -> None:
-    asked: list[bytes] = []
+    request_lines: list[bytes] = []
 
     async def serve(stream: SocketStream) -> None:
         async with stream:
-            asked.append((await take_request(stream)).partition(b" HTTP")[0])
-            if asked[-1] == b"POST /v1/messages":
+            request_lines.append((await take_request(stream)).partition(b" HTTP")[0])
+            if request_lines[-1] == b"POST /v1/messages":
                 await stream.send(b"HTTP/1.1 307 Elsewhere\r\nlocation: /v2/messages\r\nconnection: close\r\n")
                 await stream.send(b"content-length: 0\r\n\r\n")
             else:
                 await stream.send(WITH_LENGTH.replace(KIND, KIND + b"connection: close\r\n"))
 
-    expected = await whole()
-    async with asking(serve) as model:
-        assert await read(model) == (expected, None)
-    assert asked == [b"POST /v1/messages", b"POST /v2/messages"]
+    expected = await read_whole_answer()
+    async with connect(serve) as model:
+        assert await read_answer(model) == (expected, None)
+    assert request_lines == [b"POST /v1/messages", b"POST /v2/messages"]
 
 
 @pytest.mark.parametrize(
@@ -279,9 +279,9 @@ async def test_a_redirect_is_followed() -> None:
     ],
 )
 async def test_an_error_within_an_answer_comes_after_the_events_before_it(rest: bytes, kind: str) -> None:
-    half = STREAM[: STREAM.index(b"event: content_block_stop")]
-    events, failure = await answered([b"HTTP/1.1 200 OK\r\n\r\n", half + rest])
-    expected = await whole()
+    beginning = STREAM[: STREAM.index(b"event: content_block_stop")]
+    events, failure = await read_pieces([b"HTTP/1.1 200 OK\r\n\r\n", beginning + rest])
+    expected = await read_whole_answer()
     assert events == expected[: len(events)]
     assert len(events) > 2
     assert isinstance(failure, ModelError)
@@ -290,7 +290,7 @@ async def test_an_error_within_an_answer_comes_after_the_events_before_it(rest: 
 
 async def test_events_after_the_end_of_an_answer_are_ignored() -> None:
     more = [STREAM[:-1], b"\n", *(event + b"\n\n" for event in STREAM.split(b"\n\n"))]
-    assert await answered([b"HTTP/1.1 200 OK\r\n\r\n", *more]) == (await whole(), None)
+    assert await read_pieces([b"HTTP/1.1 200 OK\r\n\r\n", *more]) == (await read_whole_answer(), None)
 
 
 async def test_the_body_of_an_answer_is_read_from_the_transport_itself() -> None:
@@ -308,14 +308,14 @@ async def test_the_body_of_an_answer_is_read_from_the_transport_itself() -> None
 async def test_a_request_of_the_sdk_is_built_as_its_own_client_builds_it(more: Json) -> None:
     options = http_options()
     headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", "User-Agent": "sdk", "X-Api-Key": "key"}
-    given = {"headers": headers, "content": b"{}", "timeout": options["timeout"], "params": None, **more}
-    built = []
+    arguments = {"headers": headers, "content": b"{}", "timeout": options["timeout"], "params": None, **more}
+    built_requests = []
     async with options["http_client"] as client, DefaultAioHttpClient() as own_client:
         for http_client in (client, own_client):
             http_client.cookies.set("session", "1", domain="service.test")
-            request = http_client.build_request("POST", "https://service.test/v1/messages", **given)
+            request = http_client.build_request("POST", "https://service.test/v1/messages", **arguments)
             request.headers.pop("connection", None)  # aiohttp keeps each connection without it
             fields = sorted(request.headers.multi_items())
-            built.append((request.method, request.url, fields, request.content, request.extensions))
-    assert "cookie" in dict(built[0][2])
-    assert built[0] == built[1]
+            built_requests.append((request.method, request.url, fields, request.content, request.extensions))
+    assert "cookie" in dict(built_requests[0][2])
+    assert built_requests[0] == built_requests[1]

@@ -26,7 +26,7 @@ SCHEMA = {"type": "object", "properties": {"role": {"type": "string"}, "task": {
 DELEGATE = ToolInfo("delegate", "delegate", "delegate", "system", "Hand over a task.", SCHEMA)
 
 
-def leading(**changes: Any) -> Definition:
+def define_leader(**changes: Any) -> Definition:
     """Return a definition with three roles to delegate to."""
     values: dict[str, Any] = {
         "system": (SystemServer("delegate", "system"),),
@@ -39,24 +39,24 @@ class Crew:
     """A script that depends on the asking agent's user message, because parallel agents ask in any order."""
 
     def __init__(self, **steps: tuple[Scripted, ...]) -> None:
-        self.left = {task: list(of_task) for task, of_task in steps.items()}
+        self.remaining = {task: list(of_task) for task, of_task in steps.items()}
 
     def __call__(self, request: ModelRequest) -> Plain:
-        step = self.left[plain_text(request.messages[0]["content"]).split()[0]].pop(0)
+        step = self.remaining[plain_text(request.messages[0]["content"]).split()[0]].pop(0)
         return step(request) if callable(step) else step
 
     def model(self) -> ScriptedModel:
-        steps: list[Scripted] = [self] * sum(map(len, self.left.values()))
+        steps: list[Scripted] = [self] * sum(map(len, self.remaining.values()))
         return ScriptedModel(*steps)
 
 
-def handed(*tasks: tuple[str, str]) -> Step:
+def delegate_to(*tasks: tuple[str, str]) -> Step:
     """Return a step that delegates each (role, task)."""
     return Step(tuple(Use("delegate", {"role": role, "task": task}) for role, task in tasks))
 
 
 @asynccontextmanager
-async def crew(
+async def open_crew(
     folder: Path, script: Crew, wrap: Callable[[Model], Model] = lambda model: model, **functions: Any
 ) -> AsyncIterator[Bench]:
     """Open a bench in which ``delegate`` runs children. ``wrap`` wraps the model; ``functions`` are further tools."""
@@ -67,8 +67,8 @@ async def crew(
         status = ToolStatus.ERROR if result.is_error else ToolStatus.OK
         return CallOutcome(status, to_blocks(result.content), result.structured_content)
 
-    own = {"search_documents": info("search_documents", origin="builtin", read_only=True)}
-    offered_tools = {name: (own.get(name) or info(name), function) for name, function in functions.items()}
+    builtin_tools = {"search_documents": info("search_documents", origin="builtin", read_only=True)}
+    offered_tools = {name: (builtin_tools.get(name) or info(name), function) for name, function in functions.items()}
 
     class Delegating(Services):
         async def open_toolset(self, definition: Definition) -> MemoryToolset:
@@ -78,16 +78,16 @@ async def crew(
     delegations = Delegations()
     async with (
         script.model() as model,
-        bench(folder, model, services=Delegating(wrap(model), MemoryToolset({})), delegations=delegations) as opened,
+        bench(folder, model, services=Delegating(wrap(model), MemoryToolset({})), delegations=delegations) as b,
     ):
-        yield opened
+        yield b
 
 
 async def children_of(b: Bench, turn_id: str) -> list[SessionRecord]:
     return await b.database.read(lambda conn: sessions.list_delegated(conn, TurnId(turn_id)))
 
 
-async def followed(b: Bench, turn_id: str) -> list[AgentEvent]:
+async def read_events(b: Bench, turn_id: str) -> list[AgentEvent]:
     with anyio.fail_after(240):
         return [event async for event in b.runtime.follow(TurnId(turn_id))]
 

@@ -149,8 +149,8 @@ class Services:
         return self.given_model
 
     async def open_toolset(self, definition: Definition) -> MemoryToolset:
-        given = self.tools
-        return replace(given, is_current=lambda: self.tools is given)
+        toolset_now = self.tools
+        return replace(toolset_now, is_current=lambda: self.tools is toolset_now)
 
     def documents_mark(self, domain_id: str) -> object:
         return None
@@ -203,14 +203,14 @@ class Bench:
     delegations: Delegations
 
     @property
-    def ended(self) -> list[tuple[TurnRecord, Terminal]]:
+    def ended_turns(self) -> list[tuple[TurnRecord, Terminal]]:
         return self.hooks.ended_turns
 
     async def send(self, content: str, settings: Definition | None = None, **options: Any) -> Accepted:
         session = await self.runtime.session(SESSION)
         return await session.send(content, settings or definition(), **options)
 
-    async def again(self, message_id: str, content: str | None = None, **options: Any) -> Accepted:
+    async def answer_again(self, message_id: str, content: str | None = None, **options: Any) -> Accepted:
         """Answer a user's message again, or a changed text of it."""
         session = await self.runtime.session(SESSION)
         return await session.branch(
@@ -230,7 +230,7 @@ class Bench:
         rows = await self.database.read(lambda conn: sessions.transcript(conn, SESSION))
         return [{"role": row.role, "content": row.content} for row in rows]
 
-    async def reserved(self) -> list[ReservationRecord]:
+    async def read_reservations(self) -> list[ReservationRecord]:
         """Return the reservations of calls against the domain's budget."""
         return await self.database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_test"))
 
@@ -309,13 +309,13 @@ async def bench(
     ``hard`` is the domain's limit of tokens per day. With ``hears`` the runtime gets the signals of others, and live
     events by PostgreSQL's notifications or by ``fanout``.
     """
-    own = await Database.open(store or database_at(folder / "test.db"))
+    store_database = await Database.open(store or database_at(folder / "test.db"))
     feed = None
     if POSTGRESQL and store is None:  # its previous user is dead by now, as if its leases had expired
-        over = update(turns.TURNS).where(turns.TURNS.c.lease_until.is_not(None)).values(lease_until=LONG_AGO)
-        await own.write(lambda conn: conn.execute(over).close())
-    if (hears or POSTGRESQL) and own.server is not None:
-        feed, fanout = SignalFeed(own), fanout or PostgresFanout(own.server.notifications)
+        expire_leases = update(turns.TURNS).where(turns.TURNS.c.lease_until.is_not(None)).values(lease_until=LONG_AGO)
+        await store_database.write(lambda conn: conn.execute(expire_leases).close())
+    if (hears or POSTGRESQL) and store_database.server is not None:
+        feed, fanout = SignalFeed(store_database), fanout or PostgresFanout(store_database.server.notifications)
     services = services or Services(model, tools or toolset())
     hooks = hooks or Hooks()
     delegations = delegations or Delegations()
@@ -324,19 +324,19 @@ async def bench(
         if sessions.get(conn, SESSION) is None:
             sessions.create(conn, SESSION, SessionLabels(conversation_id=ConversationId("conv_test")), created_at=now())
 
-    spending = Spending(database or own)
+    spending = Spending(database or store_database)
     try:
-        await own.write(create)
+        await store_database.write(create)
         if hard is not None:
-            await own.write(partial(_put_budget, hard=hard))
+            await store_database.write(partial(_put_budget, hard=hard))
             await spending.refresh()
         async with (
             feed or nullcontext(),
-            served(services.given_model, own, SESSION) as services.given_model,
+            served(services.given_model, store_database, SESSION) as services.given_model,
             Runtime(
                 services,
                 hooks,
-                database=database or own,
+                database=database or store_database,
                 payloads=PayloadFiles(folder / "payloads"),
                 redactor=redactor or Redactor(),
                 delegations=delegations,
@@ -347,10 +347,10 @@ async def bench(
                 transcript_bytes=transcript_bytes,
             ) as runtime,
         ):
-            yield Bench(own, runtime, services, hooks, delegations)
+            yield Bench(store_database, runtime, services, hooks, delegations)
     finally:
         with anyio.CancelScope(shield=True):
-            await own.aclose()
+            await store_database.aclose()
 
 
 def _put_budget(conn: Connection, hard: str) -> None:

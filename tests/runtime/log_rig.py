@@ -36,7 +36,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Desk]:
+async def open_desk(folder: Path) -> AsyncIterator[Desk]:
     database = await Database.open(database_at(folder / "test.db"))
     try:
         async with anyio.create_task_group() as tasks:

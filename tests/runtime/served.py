@@ -1,7 +1,8 @@
 """Run scripts of `ScriptedModel` through fake services, so that the same script is tested over each protocol.
 
-While `on` is open, every bench with a `ScriptedModel` calls it through an adapter and HTTP, and appends the events of
-its turns to a list. Faults of a script apply to the adapter's events. `tests/models` covers faults of connections.
+While `use_service` is open, every bench with a `ScriptedModel` calls it through an adapter and HTTP, and appends the
+events of its turns to a list. Faults of a script apply to the adapter's events. `tests/models` covers faults of
+connections.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -27,7 +28,7 @@ from agentic_rag.testing.fake_chat import FakeChatAPI
 from agentic_rag.testing.scripted import ScriptedModel, step_of
 from agentic_rag.testing.steps import Step
 
-MOST = 100_000
+MAX_EVENTS = 100_000
 """Maximum events of one turn."""
 ServiceName = Literal["messages", "chat"]
 NAMES = {"messages": ("claude-opus-5", "claude-sonnet-5", "claude-opus-4-8"), "chat": ("small-1", "big-1", "huge-1")}
@@ -38,13 +39,14 @@ NAMES = {"messages": ("claude-opus-5", "claude-sonnet-5", "claude-opus-4-8"), "c
 class Service:
     """A fake service for scripts. ``shape`` is the writing style of a chat service.
 
-    ``turns`` holds the events of each turn, ``asked`` the number of calls, and ``refused`` the errors in some of them.
+    ``turns`` holds the events of each turn, ``call_count`` the number of calls, and ``refused`` the errors in some of
+    them.
     """
 
     name: ServiceName
     shape: Shape = field(default_factory=Shape)
     turns: list[list[Json]] = field(default_factory=list)
-    asked: int = 0
+    call_count: int = 0
     refused: list[str] = field(default_factory=list)
 
     @asynccontextmanager
@@ -65,14 +67,14 @@ class Service:
                 yield Served(script, adapter, NAMES[self.name], step)
             finally:
                 await adapter.aclose()
-                self.asked += len(api.calls)
+                self.call_count += len(api.calls)
                 self.refused += api.refused
 
     async def note(self, database: Database, session_id: SessionId) -> None:
         """Record the events of a session's turns."""
 
         def read(conn: Connection) -> list[list[tuple[int, bytes]]]:
-            return [run_events.read(conn, turn.id, 0, MOST) for turn in turns.of_session(conn, session_id)]
+            return [run_events.read(conn, turn.id, 0, MAX_EVENTS) for turn in turns.of_session(conn, session_id)]
 
         self.turns += [[orjson.loads(data) for _, data in events] for events in await database.read(read) if events]
 
@@ -124,13 +126,13 @@ _current: ContextVar[Service | None] = ContextVar("service", default=None)
 
 
 @contextmanager
-def on(service: Service) -> Iterator[None]:
+def use_service(service: Service) -> Iterator[None]:
     """Run the scripts of benches that are opened inside on a service."""
-    before = _current.set(service)
+    token = _current.set(service)
     try:
         yield
     finally:
-        _current.reset(before)
+        _current.reset(token)
 
 
 @asynccontextmanager

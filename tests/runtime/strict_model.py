@@ -36,18 +36,18 @@ class StrictModel(Model):
         self._cache = PromptCache(512)
         self.requests: list[dict[str, Any]] = []
         self.refused: list[str] = []
-        self.counted: list[Usage] = []
+        self.usages: list[Usage] = []
         """Usage of each request."""
 
     @property
-    def sent(self) -> int:
-        """Tokens of all requests."""
-        return sum(usage.sent for usage in self.counted)
+    def sent_tokens(self) -> int:
+        """Return the tokens of all requests."""
+        return sum(usage.sent for usage in self.usages)
 
     @property
-    def read(self) -> int:
-        """Tokens of all requests that came from the cache."""
-        return sum(usage.cache_read for usage in self.counted)
+    def cached_tokens(self) -> int:
+        """Return the tokens of all requests that came from the cache."""
+        return sum(usage.cache_read for usage in self.usages)
 
     @property
     def name(self) -> str:
@@ -77,16 +77,16 @@ class StrictModel(Model):
         )
         completed = events[-1]
         assert isinstance(completed, MessageCompleted)
-        counted = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
-        usage = counted.usage + Usage(input=_picture_tokens(body))
-        self.counted.append(usage)
+        cache_count = self._cache.count(body, sum(isinstance(event, TextDelta) for event in events))
+        usage = cache_count.usage + Usage(input=_picture_tokens(body))
+        self.usages.append(usage)
 
-        async def told() -> AsyncIterator[ModelEvent]:
+        async def replay_events() -> AsyncIterator[ModelEvent]:
             for event in events[:-1]:
                 yield event
             yield MessageCompleted(completed.stop_reason, usage, completed.category)
 
-        yield told()
+        yield replay_events()
 
     async def aclose(self) -> None:
         """Do nothing."""

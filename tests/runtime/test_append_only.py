@@ -40,16 +40,18 @@ async def extra(request: CallRequest) -> CallOutcome:
 
 
 def tools_of(*, added: bool = False) -> MemoryToolset:
-    more = {"extra": extra} if added else {}
-    found = toolset(search_documents=search, promptx_action=role, **more)
-    action, function = found.functions["promptx_action"]
-    return replace(found, functions={**found.functions, "promptx_action": (replace(action, origin="system"), function)})
+    extra_tools = {"extra": extra} if added else {}
+    base_tools = toolset(search_documents=search, promptx_action=role, **extra_tools)
+    action, function = base_tools.functions["promptx_action"]
+    return replace(
+        base_tools, functions={**base_tools.functions, "promptx_action": (replace(action, origin="system"), function)}
+    )
 
 
 def brain(request: dict[str, Any]) -> Step:
     """Think, act and search for every question, then think again and cite the results."""
-    last = [message for message in request["messages"] if message["role"] == "user"][-1]["content"]
-    if any(block["type"] == "tool_result" for block in last):
+    last_content = [message for message in request["messages"] if message["role"] == "user"][-1]["content"]
+    if any(block["type"] == "tool_result" for block in last_content):
         results = sum(
             part["type"] == "search_result"
             for message in request["messages"]
@@ -69,13 +71,13 @@ class World(Services):
 
     settings: Definition = BASE
     hash: str = "h1"
-    gone: set[str] = field(default_factory=set)
+    deleted_chunks: set[str] = field(default_factory=set)
 
     async def role_hash(self, domain_id: str, role: str) -> str | None:
         return self.hash
 
     async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
-        return chunk_ids & self.gone
+        return chunk_ids & self.deleted_chunks
 
 
 def persona(world: World, **change: Any) -> None:
@@ -87,7 +89,7 @@ def more_documents(world: World) -> None:
 
 
 def delete_document(world: World) -> None:
-    world.gone = {"doc_1-c0"}
+    world.deleted_chunks = {"doc_1-c0"}
 
 
 def add_server(world: World) -> None:
@@ -112,8 +114,8 @@ def pass_midnight(world: World) -> None:
 
 def edit_tool(world: World) -> None:
     info, function = world.tools.functions["search_documents"]
-    edited = replace(info, description="Another description.", input_schema={**info.input_schema, "title": "new"})
-    world.tools = replace(world.tools, functions={**world.tools.functions, "search_documents": (edited, function)})
+    edited_info = replace(info, description="Another description.", input_schema={**info.input_schema, "title": "new"})
+    world.tools = replace(world.tools, functions={**world.tools.functions, "search_documents": (edited_info, function)})
 
 
 def edit_role(world: World) -> None:
@@ -144,13 +146,15 @@ ACTS: dict[str, tuple[Callable[[World], None], str]] = {
 
 
 @asynccontextmanager
-async def opened(folder: Path, api: FakeMessagesAPI, world: World | None = None) -> AsyncIterator[tuple[Bench, World]]:
+async def open_world(
+    folder: Path, api: FakeMessagesAPI, world: World | None = None
+) -> AsyncIterator[tuple[Bench, World]]:
     model = AnthropicModel(api.key, api.url)
     await model.warm_up()
-    known = world or World(model, tools_of())
-    known.given_model = model
-    async with bench(folder, model, services=known) as b:
-        yield b, known
+    world_now = world or World(model, tools_of())
+    world_now.given_model = model
+    async with bench(folder, model, services=world_now) as b:
+        yield b, world_now
     assert model.mismatches == 0, "a thought did not fit what stands before it"
     await model.aclose()
 
@@ -172,27 +176,27 @@ def system_texts(request: dict[str, Any]) -> str:
 async def test_an_act_between_turns_is_announced_and_keeps_the_prefix(
     tmp_path: Path, act: str, restarted: bool
 ) -> None:
-    change, told = ACTS[act]
+    apply_act, announcement = ACTS[act]
     async with FakeMessagesAPI(then=brain) as api:
-        async with opened(tmp_path, api) as (b, world):
+        async with open_world(tmp_path, api) as (b, world):
             await ask(b, world, "How many days?")
             await ask(b, world, "Sure?")
-            before = len(api.requests)
-            change(world)
+            requests_before = len(api.requests)
+            apply_act(world)
             if not restarted:
                 await ask(b, world, "And now?")
                 await ask(b, world, "And then?")
         if restarted:
-            async with opened(tmp_path, api, world) as (b, _):
+            async with open_world(tmp_path, api, world) as (b, _):
                 await ask(b, world, "And now?")
                 await ask(b, world, "And then?")
     assert api.refused == []
     assert api.dropped == []
-    assert told in system_texts(api.requests[before])
+    assert announcement in system_texts(api.requests[requests_before])
     if act not in ("a server down", "a server starting", "a role edited"):  # repeated until they no longer apply
-        assert system_texts(api.requests[-1]).count(told) == system_texts(api.requests[before]).count(told), (
-            "told twice"
-        )
+        assert system_texts(api.requests[-1]).count(announcement) == system_texts(api.requests[requests_before]).count(
+            announcement
+        ), "told twice"
     for earlier, later in zip(api.requests, api.requests[1:], strict=False):
         assert later["system"] == earlier["system"]
         assert bare(first_tools(later)) == bare(first_tools(earlier))
@@ -217,7 +221,7 @@ async def test_the_body_is_equal_after_an_act_and_a_compaction_between_turns(tmp
             return brain(request)
         return Step((Think("All."), Say('{"facts": [{"fact": "Leave is 30 days.", "documents": ["doc_1"]}]}')))
 
-    async with FakeMessagesAPI(then=summarizing) as api, opened(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(then=summarizing) as api, open_world(tmp_path, api) as (b, world):
         for number in range(10):
             await ask(b, world, f"Question {number}?")
         ACTS[act][0](world)
@@ -228,9 +232,9 @@ async def test_the_body_is_equal_after_an_act_and_a_compaction_between_turns(tmp
 
 
 async def test_a_moved_window_removes_the_thinking_of_the_remaining_messages(tmp_path: Path) -> None:
-    few = replace(BASE, limits=Limits(max_steps=6, context_messages=6))
-    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
-        world.settings = few
+    short_window = replace(BASE, limits=Limits(max_steps=6, context_messages=6))
+    async with FakeMessagesAPI(then=brain) as api, open_world(tmp_path, api) as (b, world):
+        world.settings = short_window
         for number in range(9):
             await ask(b, world, f"Question {number}?")
     assert api.refused == []
@@ -238,7 +242,7 @@ async def test_a_moved_window_removes_the_thinking_of_the_remaining_messages(tmp
 
 
 async def test_an_interrupted_turn_before_an_act_leaves_a_sendable_conversation(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(then=brain) as api, open_world(tmp_path, api) as (b, world):
         await ask(b, world, "How many days?")
         for style in ("concise", "detailed", "concise"):
             persona(world, style=style)
@@ -259,19 +263,19 @@ async def test_a_tool_added_later_is_loaded_and_called(tmp_path: Path) -> None:
         Step((Think("d"), Say("Done."))),
         Step((Think("e"), Say("Bye."))),
     ]
-    async with FakeMessagesAPI(*steps) as api, opened(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(*steps) as api, open_world(tmp_path, api) as (b, world):
         await b.say("Hello", definition=world.settings)
         add_server(world)
         events = await b.say("Use it", definition=world.settings)
         await b.say("Bye", definition=world.settings)
     assert text_of(events) == "Done."
     assert [event.fields()["status"] for event in events if event.type == "tool_result"] == ["ok", "ok"]
-    late = [tool for tool in api.requests[-1]["tools"] if tool.get("defer_loading")]
-    assert [tool["name"] for tool in late] == ["extra"]
+    deferred_tools = [tool for tool in api.requests[-1]["tools"] if tool.get("defer_loading")]
+    assert [tool["name"] for tool in deferred_tools] == ["extra"]
 
 
 async def test_a_servers_return_is_reported_once(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(then=brain) as api, open_world(tmp_path, api) as (b, world):
         for missing in ({}, {"srv": False}, {"srv": False}, {"srv": True}, {}, {}):
             world.tools = replace(tools_of(added=True), missing=missing)
             await ask(b, world, "How many days?")
@@ -284,26 +288,26 @@ async def test_a_servers_return_is_reported_once(tmp_path: Path) -> None:
 
 async def test_why_a_server_cannot_be_called_is_for_admins_only(tmp_path: Path) -> None:
     reason = "it ended with exit code 3: /opt/secret/place --flag"
-    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(then=brain) as api, open_world(tmp_path, api) as (b, world):
         world.tools = replace(world.tools, notices=(("files", reason),), missing={"files": False})
         for admin in (False, True):
             world.settings = replace(BASE, binding=Binding(admin=admin))
             events = await b.say("How many days?", definition=world.settings)
-            told = [event.fields() for event in events if event.type == "notice"]
-            assert [each["code"] for each in told] == ["MCP_SERVER_UNAVAILABLE"]
-            assert told[0]["message"] == (f"files: {reason}" if admin else "files is not available now.")
+            notices = [event.fields() for event in events if event.type == "notice"]
+            assert [notice["code"] for notice in notices] == ["MCP_SERVER_UNAVAILABLE"]
+            assert notices[0]["message"] == (f"files: {reason}" if admin else "files is not available now.")
     assert "/opt/secret" not in str(api.requests)
 
 
 async def test_the_model_gets_the_date_and_the_user(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(then=brain) as api, open_world(tmp_path, api) as (b, world):
         world.settings = replace(BASE, binding=Binding(user="alice"))
         await ask(b, world, "How many days?")
     assert api.requests[0]["system"][-1]["text"] == "Today is 2026-11-22.\nThe user is alice."
 
 
 async def test_after_another_models_answer_the_first_one_gets_its_thinking(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain) as api, opened(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(then=brain) as api, open_world(tmp_path, api) as (b, world):
         await ask(b, world, "How many days?")
         for model in ("claude-haiku-5-5", MODEL):
             world.settings = replace(world.settings, model=model)
@@ -318,18 +322,18 @@ async def test_after_another_models_answer_the_first_one_gets_its_thinking(tmp_p
 
 async def test_a_refused_question_is_left_out_of_later_requests_and_another_model_can_answer_it(tmp_path: Path) -> None:
     refusal = Step((Say("I can"),), stop_reason="refusal", category="cyber")
-    async with FakeMessagesAPI(refusal, then=brain) as api, opened(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(refusal, then=brain) as api, open_world(tmp_path, api) as (b, world):
         events = await b.say("A bad question", definition=world.settings)
         assert "REFUSED" in [event.fields()["code"] for event in events if event.type == "notice"]
         await ask(b, world, "How many days?")
         assert "A bad question" not in str(api.requests[-1]["messages"])
-    other = tmp_path / "other"
-    other.mkdir()
-    async with FakeMessagesAPI(refusal, then=brain) as api, opened(other, api) as (b, world):
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
+    async with FakeMessagesAPI(refusal, then=brain) as api, open_world(other_folder, api) as (b, world):
         world.settings = replace(world.settings, fallback_models=("claude-haiku-5-5",))
         events = await b.say("A good question", definition=world.settings)
-        whole = next(place for place, event in enumerate(events) if event.type == "step_reset")
-        assert text_of(events[whole:]) == "Leave is 30 days. So."
+        reset_index = next(index for index, event in enumerate(events) if event.type == "step_reset")
+        assert text_of(events[reset_index:]) == "Leave is 30 days. So."
     assert [request["model"] for request in api.requests[:2]] == [MODEL, "claude-haiku-5-5"]
 
 
@@ -339,7 +343,7 @@ async def test_the_last_allowed_step_answers_without_tools(tmp_path: Path) -> No
             return Step((Think("I must."), Say("This is what I found.")))
         return Step((Think("More."), Use("search_documents", {"query": "leave"})))
 
-    async with FakeMessagesAPI(then=insisting) as api, opened(tmp_path, api) as (b, world):
+    async with FakeMessagesAPI(then=insisting) as api, open_world(tmp_path, api) as (b, world):
         world.settings = replace(world.settings, limits=Limits(max_steps=3))
         for _ in range(2):
             events = await b.say("Search for ever", definition=world.settings)
@@ -363,14 +367,14 @@ def test_changes_are_reported_line_by_line() -> None:
 
 @pytest.mark.parametrize("act", ["the tenth document", "a style edit", "a server added"])
 async def test_over_long_pauses_ninety_percent_of_the_input_are_cache_reads(tmp_path: Path, act: str) -> None:
-    clock, sent, read = Clock(), 0, 0
-    async with FakeMessagesAPI(then=brain, clock=clock) as api, opened(tmp_path, api) as (b, world):
+    clock, sent_tokens, cached_tokens = Clock(), 0, 0
+    async with FakeMessagesAPI(then=brain, clock=clock) as api, open_world(tmp_path, api) as (b, world):
         for number in range(15):
             clock.ahead += (2, 10, 50)[number % 3] * 60
             if number == 7:
                 ACTS[act][0](world)
             events = await b.say(f"Question {number}?", definition=world.settings)
             usage = events[-1].fields()["usage"]
-            sent += usage["inputTokens"]
-            read += usage["cacheReadTokens"]
-    assert read / sent >= 0.9, f"{read} of {sent}"
+            sent_tokens += usage["inputTokens"]
+            cached_tokens += usage["cacheReadTokens"]
+    assert cached_tokens / sent_tokens >= 0.9, f"{cached_tokens} of {sent_tokens}"

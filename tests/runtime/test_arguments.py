@@ -30,7 +30,7 @@ SCHEMA: dict[str, Any] = {
 
 @pytest.mark.parametrize("user", [True, False])
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         ({}, ["query is missing: it must be text", 'mode is missing: it must be one of ["near", "far"]']),
         (
@@ -58,11 +58,11 @@ SCHEMA: dict[str, Any] = {
     ],
 )
 def test_all_problems_are_reported_at_once_with_their_remedies(
-    arguments: dict[str, Any], words: list[str], user: bool
+    arguments: dict[str, Any], expected: list[str], user: bool
 ) -> None:
     problem = find_problem(SCHEMA, arguments, user=user)
     assert problem is not None
-    assert sorted(problem.split("; ")) == sorted(words)
+    assert sorted(problem.split("; ")) == sorted(expected)
 
 
 def test_problems_do_not_repeat_the_sent_values_and_are_bounded() -> None:
@@ -81,15 +81,15 @@ def test_a_schema_of_any_form_is_read(schema: dict[str, Any]) -> None:
 
 
 def test_a_null_for_an_optional_argument_of_a_foreign_tool_is_left_out() -> None:
-    given = {"query": "abc", "mode": "far", "top_k": None}
-    assert fit_arguments(SCHEMA, given, user=True) == ({"query": "abc", "mode": "far"}, None)
+    arguments = {"query": "abc", "mode": "far", "top_k": None}
+    assert fit_arguments(SCHEMA, arguments, user=True) == ({"query": "abc", "mode": "far"}, None)
     nullable = {"type": "object", "properties": {"top_k": {"type": ["integer", "null"]}}}
     assert fit_arguments(nullable, {"top_k": None}, user=True) == ({"top_k": None}, None)
-    for wrong in ({**given, "query": None}, {**given, "mode": "up"}):
-        kept, problem = fit_arguments(SCHEMA, wrong, user=True)
-        assert kept == wrong
-        assert problem == find_problem(SCHEMA, wrong, user=True)
-    assert fit_arguments({**SCHEMA, "required": 7}, given, user=True)[0] == given
+    for bad_arguments in ({**arguments, "query": None}, {**arguments, "mode": "up"}):
+        fitted_arguments, problem = fit_arguments(SCHEMA, bad_arguments, user=True)
+        assert fitted_arguments == bad_arguments
+        assert problem == find_problem(SCHEMA, bad_arguments, user=True)
+    assert fit_arguments({**SCHEMA, "required": 7}, arguments, user=True)[0] == arguments
 
 
 TREE: dict[str, Any] = {
@@ -117,9 +117,9 @@ TREE: dict[str, Any] = {
     ],
 )
 def test_references_and_terms_of_older_drafts_are_checked_too(arguments: dict[str, Any], problem: str | None) -> None:
-    found = find_problem(TREE, arguments, user=True)
-    assert (found or "").startswith(problem or ""), found
-    assert (found is None) == (problem is None)
+    reported = find_problem(TREE, arguments, user=True)
+    assert (reported or "").startswith(problem or ""), reported
+    assert (reported is None) == (problem is None)
 
 
 @pytest.mark.parametrize(

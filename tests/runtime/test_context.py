@@ -46,9 +46,9 @@ async def activate(request: CallRequest) -> CallOutcome:
 
 
 def tools_of(**functions: Any) -> MemoryToolset:
-    known = toolset(**functions)
+    base_tools = toolset(**functions)
     action = (info("promptx_action", origin="system"), activate)
-    return MemoryToolset({"promptx_action": action, **known.functions})
+    return MemoryToolset({"promptx_action": action, **base_tools.functions})
 
 
 def texts(request: ModelRequest) -> list[str]:
@@ -66,41 +66,41 @@ def is_prefix(earlier: dict[str, Any], later: dict[str, Any]) -> bool:
 
 
 async def session_of(b: Bench) -> SessionRecord:
-    found = await b.database.read(lambda conn: sessions.get(conn, SESSION))
-    assert found is not None
-    return found
+    session = await b.database.read(lambda conn: sessions.get(conn, SESSION))
+    assert session is not None
+    return session
 
 
 async def test_the_window_moves_between_turns_keeps_the_role_and_survives_a_restart(tmp_path: Path) -> None:
     limits = definition(limits=Limits(context_tokens=4_000))
-    long = "question " * 300
-    first = (use("promptx_action", query="x"), say("Zero."), *[say(f"Answer {number}.") for number in range(5)])
-    async with ScriptedModel(*first) as model, bench(tmp_path, model, tools_of()) as b:
+    long_text = "question " * 300
+    first_steps = (use("promptx_action", query="x"), say("Zero."), *[say(f"Answer {number}.") for number in range(5)])
+    async with ScriptedModel(*first_steps) as model, bench(tmp_path, model, tools_of()) as b:
         await b.say("Start", definition=limits)
         for number in range(5):
             # a scripted call reports meaningless usage, so the report is undone before each turn
-            await b.say(f"{number} {long}", definition=limits)
-        moved = await session_of(b)
-        assert moved.window_start == 0
+            await b.say(f"{number} {long_text}", definition=limits)
+        session = await session_of(b)
+        assert session.window_start == 0
     steps = [Step((Say("More."),), usage=Usage(input=4_500)), NO_SUMMARY, NO_SUMMARY, say("A."), say("B.")]
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools_of()) as b:
-        await b.say("5 " + long, definition=limits)
+        await b.say("5 " + long_text, definition=limits)
         await b.say("6", definition=limits)
-        moved = await session_of(b)
-        assert moved.window_start > 1
-        assert moved.head is not None
+        session = await session_of(b)
+        assert session.window_start > 1
+        assert session.head is not None
         await b.say("7", definition=limits)
-        requests = [bodies(model)[place] for place in (0, 3, 4)]
+        requests = [bodies(model)[index] for index in (0, 3, 4)]
         assert not is_prefix(requests[0], requests[1])
         assert is_prefix(requests[1], requests[2])
-        carried = texts(model.requests[4])[0]
-        assert carried.startswith('[carried over: the role "guide"')
-        assert "Be kind to people." in carried
+        carried_text = texts(model.requests[4])[0]
+        assert carried_text.startswith('[carried over: the role "guide"')
+        assert "Be kind to people." in carried_text
         assert not any(block["type"] == "tool_use" for m in model.requests[4].messages for block in m["content"])
-        assert (await session_of(b)).window_start == moved.window_start
-    async with ScriptedModel(say("C.")) as again, bench(tmp_path, again, tools_of()) as b:
+        assert (await session_of(b)).window_start == session.window_start
+    async with ScriptedModel(say("C.")) as third_model, bench(tmp_path, third_model, tools_of()) as b:
         await b.say("8", definition=limits)
-        assert is_prefix(requests[2], bodies(again)[0])
+        assert is_prefix(requests[2], bodies(third_model)[0])
 
 
 async def test_an_edited_role_in_the_window_is_announced(tmp_path: Path) -> None:
@@ -133,20 +133,20 @@ async def test_a_turn_that_outgrows_the_context_permanently_omits_its_oldest_res
         events = await b.say("Read all", definition=limits)
         assert kinds(events)[-1] == "done"
         assert "CONTEXT_FULL" not in str([event.data for event in events])
-        shown = [
+        result_texts = [
             plain_text(block["content"])
             for message in model.requests[7].messages
             for block in message["content"]
             if block["type"] == "tool_result"
         ]
-        left_out = [text.startswith("[result of dump, kept as ref ref_") for text in shown]
-        assert left_out == sorted(left_out, reverse=True)
-        assert 0 < sum(left_out) < 5
-        ref = shown[0].removesuffix("]").rsplit(" ", 1)[1]
+        omitted = [text.startswith("[result of dump, kept as ref ref_") for text in result_texts]
+        assert omitted == sorted(omitted, reverse=True)
+        assert 0 < sum(omitted) < 5
+        ref = result_texts[0].removesuffix("]").rsplit(" ", 1)[1]
         assert (tmp_path / "payloads" / ref).read_text() == "word " * 1_500
-        stored = [block for message in await b.transcript() for block in message["content"]]
-        assert sum("_shed" in block for block in stored) == sum(left_out)
-        assert all("word" in str(block["content"]) for block in stored if block["type"] == "tool_result")
+        stored_blocks = [block for message in await b.transcript() for block in message["content"]]
+        assert sum("_shed" in block for block in stored_blocks) == sum(omitted)
+        assert all("word" in str(block["content"]) for block in stored_blocks if block["type"] == "tool_result")
 
 
 async def test_a_turn_that_cannot_fit_continues_without_tools_and_says_so(tmp_path: Path) -> None:
@@ -172,30 +172,30 @@ async def test_each_request_of_a_ten_turn_chat_has_the_one_before_as_its_prefix(
     settings = definition(entries=(McpEntry("srv", StdioTarget("x")),), collection_note="fewer than 10 documents")
 
     def steps(turns: int) -> list[Step]:
-        both = Step((Use("search_documents", {"query": "pump"}), Use("dump", {"query": "x"})))
-        return [step for number in range(turns) for step in (both, say(f"Answer {number}."))]
+        two_calls = Step((Use("search_documents", {"query": "pump"}), Use("dump", {"query": "x"})))
+        return [step for number in range(turns) for step in (two_calls, say(f"Answer {number}."))]
 
-    sent: list[dict[str, Any]] = []
-    working = tools_of(search_documents=search, dump=dump)
+    sent_bodies: list[dict[str, Any]] = []
+    working_tools = tools_of(search_documents=search, dump=dump)
     async with (
         ScriptedModel(use("promptx_action", query="x"), *steps(4)) as model,
-        bench(tmp_path, model, working) as b,
+        bench(tmp_path, model, working_tools) as b,
     ):
         for number in range(4):
             await b.say(f"Question {number}", definition=settings)
-        sent += bodies(model)
-    down = MemoryToolset(working.functions, missing={"srv": False})
-    async with ScriptedModel(*steps(6)) as model, bench(tmp_path, model, down) as b:
+        sent_bodies += bodies(model)
+    tools_without_server = MemoryToolset(working_tools.functions, missing={"srv": False})
+    async with ScriptedModel(*steps(6)) as model, bench(tmp_path, model, tools_without_server) as b:
         for number in range(4, 7):
             await b.say(f"Question {number}", definition=settings)
         sentences.append("It weighs 2 kg.")  # an upload: later searches find more
-        down.missing = {}
+        tools_without_server.missing = {}
         for number in range(7, 10):
             await b.say(f"Question {number}", definition=settings)
-        sent += bodies(model)
+        sent_bodies += bodies(model)
         assert any("srv is not available" in text for text in texts(model.requests[-1]))
-    assert len(sent) == 21
-    for earlier, later in itertools.pairwise(sent):
+    assert len(sent_bodies) == 21
+    for earlier, later in itertools.pairwise(sent_bodies):
         assert is_prefix(earlier, later)
 
 

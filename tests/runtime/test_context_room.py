@@ -30,18 +30,18 @@ class Plan:
     turns: Sequence[Steps]
     summarizes: bool = False
     """Whether it gives a summary on request."""
-    left: list[Sequence[int]] = field(default_factory=list)
-    made: dict[str, tuple[str, int]] = field(default_factory=dict)
+    remaining: list[Sequence[int]] = field(default_factory=list)
+    results: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By call id: the result's text, and the number of requests before it."""
     model: StrictModel | None = None
     bench: Bench | None = None
 
     def answer(self, body: Json) -> Step:
-        if asks(body):
+        if asks_for_summary(body):
             return Step((Think("all"), Say('{"facts": ["Much was read."]}' if self.summarizes else "No.")))
-        if not self.left or body.get("tool_choice") == {"type": "none"}:
+        if not self.remaining or body.get("tool_choice") == {"type": "none"}:
             return Step((Think("enough"), Say("Answered.")))
-        sizes = self.left.pop(0)
+        sizes = self.remaining.pop(0)
         return Step((Think("more"), *(Use("dump", {"query": str(size)}) for size in sizes)))
 
     async def dump(self, request: CallRequest) -> CallOutcome:
@@ -51,20 +51,20 @@ class Plan:
         if size == STOP:
             await self.bench.runtime.interrupt(SessionId("sess_test"))
         text = f"{request.id}: " + "word " * (size // 5)
-        self.made[request.id] = text, len(self.model.requests)
+        self.results[request.id] = text, len(self.model.requests)
         return ok(text)
 
     async def run(self, folder: Path, context_tokens: int) -> None:
         limits = Limits(max_steps=40, context_tokens=context_tokens)
-        given = definition(model=NAME, limits=limits)
+        settings = definition(model=NAME, limits=limits)
         self.model = StrictModel(self.answer)
         async with bench(folder, self.model, services=Services(self.model, toolset(dump=self.dump))) as self.bench:
             for number, steps in enumerate(self.turns):
-                self.left = list(steps)
-                events = await self.bench.say(f"Question {number}?", definition=given)
+                self.remaining = list(steps)
+                events = await self.bench.say(f"Question {number}?", definition=settings)
                 assert kinds(events)[-1] in ("done", "interrupted"), events[-1]
-            self.left = []
-            assert kinds(await self.bench.say("The end?", definition=given))[-1] == "done"
+            self.remaining = []
+            assert kinds(await self.bench.say("The end?", definition=settings))[-1] == "done"
 
 
 sizes = st.sampled_from([10, 600, 3_000, 9_000, 15_000]) | st.integers(10, 15_000)
@@ -82,17 +82,17 @@ async def test_each_result_is_complete_in_the_next_request(
         await run.run(Path(folder), context_tokens)
     assert run.model is not None
     assert run.model.refused == [], "a thought did not fit, or a prompt was too long"
-    for ident, (text, before) in run.made.items():
-        first = next(body for body in run.model.requests[before:] if not asks(body))
-        shown = results_of(first)[ident]
-        assert shown == text or shown.startswith("interrupted"), "withheld from the model"
+    for call_id, (text, request_count) in run.results.items():
+        next_body = next(body for body in run.model.requests[request_count:] if not asks_for_summary(body))
+        result_text = results_of(next_body)[call_id]
+        assert result_text == text or result_text.startswith("interrupted"), "withheld from the model"
 
 
-def asks(body: Json) -> bool:
+def asks_for_summary(body: Json) -> bool:
     return "Summarise the conversation" in str(body["messages"][-1]) + str(body.get("system"))
 
 
-def marked(body: Json) -> list[bool]:
+def omitted_results(body: Json) -> list[bool]:
     return [text.startswith("[result of ") for text in results_of(body).values()]
 
 
@@ -102,9 +102,9 @@ async def test_old_results_are_omitted_first_in_groups_and_the_newest_steps_stay
     assert run.model is not None
     rewrites = 0
     for earlier, later in zip(run.model.requests, run.model.requests[1:], strict=False):
-        left_out = marked(later)
-        assert left_out == sorted(left_out, reverse=True)
-        assert not any(left_out[-3:]), "the newest steps stay while older ones can go"
-        rewrites += left_out[: len(marked(earlier))] != marked(earlier)
+        omitted = omitted_results(later)
+        assert omitted == sorted(omitted, reverse=True)
+        assert not any(omitted[-3:]), "the newest steps stay while older ones can go"
+        rewrites += omitted[: len(omitted_results(earlier))] != omitted_results(earlier)
     assert 2 <= rewrites <= 4
-    assert run.model.read / run.model.sent > 0.7, "the cache is of no use"
+    assert run.model.cached_tokens / run.model.sent_tokens > 0.7, "the cache is of no use"

@@ -34,14 +34,14 @@ class Tools:
     """Two tools, one with effects, that count their runs."""
 
     def __init__(self) -> None:
-        self.ran: list[str] = []
+        self.runs: list[str] = []
 
     async def search(self, request: CallRequest) -> CallOutcome:
-        self.ran.append("search")
+        self.runs.append("search")
         return ok("found", hits("The pump holds 3 litres."))
 
     async def send_mail(self, request: CallRequest) -> CallOutcome:
-        self.ran.append("mail")
+        self.runs.append("mail")
         return ok("sent")
 
     def toolset(self) -> MemoryToolset:
@@ -55,63 +55,63 @@ class Tools:
 
 def answer(request: ModelRequest) -> Step:
     """Call both tools once, then answer."""
-    done = [block for message in request.messages for block in message["content"] if block["type"] == "tool_result"]
-    if done:
+    results = [block for message in request.messages for block in message["content"] if block["type"] == "tool_result"]
+    if results:
         return say("It holds three litres, and the mail is on its way.")
     return Step((Use("search_documents", {"query": "pump"}), Use("send_mail", {"query": "boss"})))
 
 
 def check_numbers(events: list[AgentEvent]) -> None:
-    """A number occurs once, and a gap must be named by ``voids``."""
-    voided = [tuple(event.fields()["voids"]) for event in events if event.type == "resumed"]
+    """Check that a number occurs once, and that ``voids`` names each gap."""
+    void_ranges = [tuple(event.fields()["voids"]) for event in events if event.type == "resumed"]
     for earlier, later in itertools.pairwise(events):
         assert later.seq > earlier.seq
         if later.seq != earlier.seq + 1:
-            assert (earlier.seq + 1, later.seq - 1) in voided
+            assert (earlier.seq + 1, later.seq - 1) in void_ranges
 
 
 @pytest.mark.parametrize("dies_at", range(2, COMMITS + 2))
 async def test_a_turn_killed_between_any_two_commits_is_completed(tmp_path: Path, dies_at: int) -> None:
     tools = Tools()
-    real = await Database.open(database_at(tmp_path / "test.db"))
-    await real.write(
+    database = await Database.open(database_at(tmp_path / "test.db"))
+    await database.write(
         lambda conn: sessions.create(
             conn, SESSION, SessionLabels(conversation_id=ConversationId("c")), created_at="2026"
         )
     )
-    disk = Disk(real)
+    disk = Disk(database)
     disk.fill(at=dies_at)
     model = ScriptedModel(then=answer, strict=False)
     async with bench(tmp_path, model, tools.toolset(), database=disk) as b:
         accepted = await b.send("How much?", definition(), client_message_id="m1")
         with anyio.fail_after(240):
-            before: list[AgentEvent] = []
+            events_before: list[AgentEvent] = []
             async for event in b.runtime.follow(accepted.turn_id):
-                before.append(event)
+                events_before.append(event)
                 if event.type == "notice":  # the notice about the full disk; an end is sent only after it is stored
                     break
-    await real.aclose()
+    await database.aclose()
     async with bench(tmp_path, ScriptedModel(then=answer), tools.toolset()) as b:
-        resumed = await b.runtime.recover()
-        assert resumed == (not before[-1].terminal)
-        again = await b.send("How much?", definition(), client_message_id="m1")
-        assert (again.turn_id, again.duplicate) == (accepted.turn_id, True)
+        resumed_turns = await b.runtime.recover()
+        assert resumed_turns == (not events_before[-1].terminal)
+        repeated = await b.send("How much?", definition(), client_message_id="m1")
+        assert (repeated.turn_id, repeated.duplicate) == (accepted.turn_id, True)
         with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert [event.terminal for event in events].count(True) == 1
         assert events[-1].type == "done"
         check_numbers(events)
-        known = {event.seq: event.data for event in before if event.seq}
-        assert all(known.get(event.seq, event.data) == event.data for event in events)
-        assert tools.ran.count("mail") <= 1
+        data_by_seq = {event.seq: event.data for event in events_before if event.seq}
+        assert all(data_by_seq.get(event.seq, event.data) == event.data for event in events)
+        assert tools.runs.count("mail") <= 1
         transcript = await b.transcript()
-        built = build_request(definition(), tools.toolset().tools, [*transcript, user_message("next")])
-        assert problems(request_body(built.request)) == []
+        built_request = build_request(definition(), tools.toolset().tools, [*transcript, user_message("next")])
+        assert problems(request_body(built_request.request)) == []
         assert [message["role"] for message in transcript] == ["user", "assistant", "user", "assistant"]
         assert plain_text(transcript[-1]["content"]) == "It holds three litres, and the mail is on its way."
-        start = max((n for n, event in enumerate(events) if event.type == "step_reset"), default=0)
+        start = max((index for index, event in enumerate(events) if event.type == "step_reset"), default=0)
         assert text_of(events[start:]).endswith("It holds three litres, and the mail is on its way.")
         calls = await b.database.read(lambda conn: tool_calls.of_turn(conn, accepted.turn_id))
         assert all(call.status in ("ok", "error") for call in calls)
-        unknown = [call for call in calls if OUTCOME_UNKNOWN in str(call.result)]
-        assert all(call.tool_name == "send_mail" for call in unknown)
+        unknown_calls = [call for call in calls if OUTCOME_UNKNOWN in str(call.result)]
+        assert all(call.tool_name == "send_mail" for call in unknown_calls)

@@ -24,15 +24,15 @@ async def dump(request: CallRequest) -> CallOutcome:
 
 
 def model_of(*steps: Step) -> StrictModel:
-    left = list(steps)
+    remaining = list(steps)
 
     def answer(body: Json) -> Step:
-        return left.pop(0)
+        return remaining.pop(0)
 
     return StrictModel(answer)
 
 
-def cut(*blocks: Any) -> Step:
+def cut_step(*blocks: Any) -> Step:
     return Step((Think("hm"), *blocks), stop_reason="max_tokens")
 
 
@@ -40,7 +40,7 @@ def notices(events: list[AgentEvent]) -> list[str]:
     return [event.fields()["code"] for event in events if event.type == "notice"]
 
 
-async def shown(b: Bench, turn_id: str) -> str:
+async def stored_text(b: Bench, turn_id: str) -> str:
     turn = await b.turn(turn_id)
     rows = await b.database.read(lambda conn: sessions.transcript(conn, SESSION))
     return shown_messages(ConversationId("conv_test"), rows, {turn.id: turn}, {})[-1].content
@@ -48,41 +48,41 @@ async def shown(b: Bench, turn_id: str) -> str:
 
 @pytest.mark.parametrize("max_steps", [1, 6])
 async def test_a_truncated_answer_is_continued_at_its_end(tmp_path: Path, max_steps: int) -> None:
-    model = model_of(cut(Say(PIECES[0])), cut(Say(PIECES[1])), Step((Say(PIECES[2]),)), Step((Say("Next."),)))
-    given = definition(model=NAME, limits=Limits(max_steps=max_steps))
+    model = model_of(cut_step(Say(PIECES[0])), cut_step(Say(PIECES[1])), Step((Say(PIECES[2]),)), Step((Say("Next."),)))
+    settings = definition(model=NAME, limits=Limits(max_steps=max_steps))
     async with bench(tmp_path, model, services=Services(model, toolset(dump=dump))) as b:
-        events = await b.say("How much?", definition=given)
+        events = await b.say("How much?", definition=settings)
         assert text_of(events) == "".join(PIECES)
         assert (kinds(events)[-1], events[-1].fields()["stopReason"], notices(events)) == ("done", "end_turn", [])
-        begun = [event.fields() for event in events if event.type == "iteration_start"]
-        assert [each.get("continues", False) for each in begun] == [False, True, True]
-        assert await shown(b, events[0].turn_id) == "".join(PIECES)
-        assert text_of(await b.say("And?", definition=given)) == "Next."
+        started_steps = [event.fields() for event in events if event.type == "iteration_start"]
+        assert [fields.get("continues", False) for fields in started_steps] == [False, True, True]
+        assert await stored_text(b, events[0].turn_id) == "".join(PIECES)
+        assert text_of(await b.say("And?", definition=settings)) == "Next."
     assert model.refused == []
     assert "continue exactly where you stopped" in str(model.requests[1]["messages"][-1])
-    rooms = [request["max_tokens"] for request in model.requests]
-    assert rooms[0] < rooms[1] < rooms[2]
-    assert rooms[3] == rooms[0]
+    token_limits = [request["max_tokens"] for request in model.requests]
+    assert token_limits[0] < token_limits[1] < token_limits[2]
+    assert token_limits[3] == token_limits[0]
 
 
 async def test_an_answer_truncated_three_times_is_marked_as_truncated(tmp_path: Path) -> None:
-    model = model_of(*[cut(Say(piece)) for piece in PIECES])
+    model = model_of(*[cut_step(Say(piece)) for piece in PIECES])
     async with bench(tmp_path, model) as b:
         events = await b.say("How much?", definition=definition(model=NAME))
         assert (events[-1].fields()["stopReason"], notices(events)) == ("max_tokens", ["ANSWER_CUT"])
-        assert await shown(b, events[0].turn_id) == "".join(PIECES)
+        assert await stored_text(b, events[0].turn_id) == "".join(PIECES)
     assert model.refused == []
 
 
 async def test_a_truncated_call_does_not_run_and_is_requested_again(tmp_path: Path) -> None:
-    half = Use("dump", raw='{"query": "a long ques')
-    whole = Use("dump", {"query": "x"})
-    model = model_of(cut(whole, half), Step((Think("again"), whole)), Step((Say("Done."),)))
+    cut_call = Use("dump", raw='{"query": "a long ques')
+    whole_call = Use("dump", {"query": "x"})
+    model = model_of(cut_step(whole_call, cut_call), Step((Think("again"), whole_call)), Step((Say("Done."),)))
     tools = toolset(dump=dump)
     async with bench(tmp_path, model, services=Services(model, tools)) as b:
         events = await b.say("Go", definition=definition(model=NAME))
         results = [event.fields() for event in events if event.type == "tool_result"]
-        assert [each["status"] for each in results] == ["error", "error", "ok"]
+        assert [result["status"] for result in results] == ["error", "error", "ok"]
         assert (len(tools.requests), text_of(events)) == (1, "Done.")
     assert model.refused == []
     assert all("call again" in text for text in results_of(model.requests[1]).values())
@@ -90,7 +90,7 @@ async def test_a_truncated_call_does_not_run_and_is_requested_again(tmp_path: Pa
 
 
 async def test_thinking_that_used_the_whole_budget_is_repeated_with_more(tmp_path: Path) -> None:
-    model = model_of(cut(), cut(), Step((Say("Now."),)))
+    model = model_of(cut_step(), cut_step(), Step((Say("Now."),)))
     async with bench(tmp_path, model) as b:
         assert text_of(await b.say("Think", definition=definition(model=NAME))) == "Now."
     assert model.refused == []

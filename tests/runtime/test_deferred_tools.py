@@ -30,7 +30,7 @@ from tests.tools.many import many_tools
 
 LOCAL = "local-model"
 """A model of a service without deferred tools."""
-WANTED = "helpdesk__get_ticket"
+TICKET_TOOL = "helpdesk__get_ticket"
 
 
 async def answer(request: CallRequest) -> CallOutcome:
@@ -38,19 +38,19 @@ async def answer(request: CallRequest) -> CallOutcome:
 
 
 def tools_of(count: int) -> MemoryToolset:
-    known = toolset(search_documents=answer)
+    base_tools = toolset(search_documents=answer)
     functions = {tool.name: (tool, answer) for tool in many_tools(count)}
-    return replace(known, functions={**known.functions, **functions})
+    return replace(base_tools, functions={**base_tools.functions, **functions})
 
 
 def body_texts(body: Json) -> str:
     return str(body["system"]) + str(body["messages"])
 
 
-def planned(*steps: Step) -> Callable[[Json], Step]:
+def answer_in_order(*steps: Step) -> Callable[[Json], Step]:
     """Return a brain that takes one step after the other, and then answers briefly."""
-    left = list(steps)
-    return lambda body: left.pop(0) if left else Step((Think("So."), Say("Done.")))
+    remaining = list(steps)
+    return lambda body: remaining.pop(0) if remaining else Step((Think("So."), Say("Done.")))
 
 
 async def run(
@@ -62,54 +62,62 @@ async def run(
 
 def results_of(events: list[Any]) -> list[tuple[str, str, str]]:
     """Return name, status and text of each result."""
-    found = [event.fields() for event in events if event.type == "tool_result"]
-    return [(each["toolName"], each["status"], each["content"]) for each in found]
+    results = [event.fields() for event in events if event.type == "tool_result"]
+    return [(result["toolName"], result["status"], result["content"]) for result in results]
 
 
 def find_and_call(model: str, arguments: Json | None = None) -> tuple[Step, Step]:
-    given = {"id": "T-1"} if arguments is None else arguments
-    call = Use(WANTED, given) if model == NAME else Use("call_tool", {"name": WANTED, "arguments": given})
+    call_arguments = {"id": "T-1"} if arguments is None else arguments
+    call = (
+        Use(TICKET_TOOL, call_arguments)
+        if model == NAME
+        else Use("call_tool", {"name": TICKET_TOOL, "arguments": call_arguments})
+    )
     return Step((Think("Find."), Use("find_tools", {"query": "get a ticket"}))), Step((Think("Call."), call))
 
 
 def test_more_than_thirty_tools_are_deferred_and_no_fewer() -> None:
-    few = [replace(tool, description="x", input_schema={"type": "object"}) for tool in many_tools(MANY_TOOLS + 1)]
-    assert list_deferred(few[:-1]) == ()
-    assert list_deferred(few) == tuple(few)
+    short_tools = [
+        replace(tool, description="x", input_schema={"type": "object"}) for tool in many_tools(MANY_TOOLS + 1)
+    ]
+    assert list_deferred(short_tools[:-1]) == ()
+    assert list_deferred(short_tools) == tuple(short_tools)
 
 
 def test_a_few_tools_with_long_definitions_are_deferred() -> None:
-    (long,) = many_tools(1)
-    assert list_deferred([replace(long, description="word " * 1_000)]) == ()
-    assert list_deferred([replace(long, description="word " * 3_000)]) != ()
+    (tool,) = many_tools(1)
+    assert list_deferred([replace(tool, description="word " * 1_000)]) == ()
+    assert list_deferred([replace(tool, description="word " * 3_000)]) != ()
 
 
 @pytest.mark.parametrize("model", [NAME, LOCAL])
 async def test_a_hundred_tools_are_found_and_called(tmp_path: Path, model: str) -> None:
-    strict = StrictModel(planned(*find_and_call(model)))
+    strict = StrictModel(answer_in_order(*find_and_call(model)))
     (events,) = await run(tmp_path, strict, tools_of(100), definition(model=model), "What of T-1?")
     assert strict.refused == []
     assert text_of(events) == "Done."
-    first = strict.requests[0]
-    assert len(str(first_tools(first))) < 4_000
-    assert [tool["name"] for tool in first_tools(first)][-1] == "search_documents"
-    deferred = [tool for tool in first["tools"] if tool.get("defer_loading")]
-    assert len(deferred) == (100 if model == NAME else 0)
-    assert "- helpdesk (10): " in body_texts(first)
-    found, called = results_of(events)
-    assert (found[0], found[1]) == ("find_tools", "ok")
-    assert WANTED in found[2]
-    assert called == (WANTED, "ok", f"{WANTED} with [('id', 'T-1')]")
+    first_request = strict.requests[0]
+    assert len(str(first_tools(first_request))) < 4_000
+    assert [tool["name"] for tool in first_tools(first_request)][-1] == "search_documents"
+    deferred_tools = [tool for tool in first_request["tools"] if tool.get("defer_loading")]
+    assert len(deferred_tools) == (100 if model == NAME else 0)
+    assert "- helpdesk (10): " in body_texts(first_request)
+    find_result, call_result = results_of(events)
+    assert (find_result[0], find_result[1]) == ("find_tools", "ok")
+    assert TICKET_TOOL in find_result[2]
+    assert call_result == (TICKET_TOOL, "ok", f"{TICKET_TOOL} with [('id', 'T-1')]")
     steps = ("tool_call_started", "tool_call", "tool_result")
-    named = [event.fields()["toolName"] for event in events if event.type in steps]
-    assert named == ["find_tools"] * 3 + [WANTED] * 3
-    written = "".join(event.fields()["delta"] for event in events if event.type == "tool_arguments")
-    assert model == NAME or written.endswith('{"id":"T-1"}')
+    called_names = [event.fields()["toolName"] for event in events if event.type in steps]
+    assert called_names == ["find_tools"] * 3 + [TICKET_TOOL] * 3
+    streamed_arguments = "".join(event.fields()["delta"] for event in events if event.type == "tool_arguments")
+    assert model == NAME or streamed_arguments.endswith('{"id":"T-1"}')
 
 
 @pytest.mark.parametrize("model", [NAME, LOCAL])
 async def test_requests_with_many_tools_only_grow(tmp_path: Path, model: str) -> None:
-    strict = StrictModel(planned(*find_and_call(model), Step((Think("So."), Say("One."))), *find_and_call(model)))
+    strict = StrictModel(
+        answer_in_order(*find_and_call(model), Step((Think("So."), Say("One."))), *find_and_call(model))
+    )
     await run(tmp_path, strict, tools_of(100), definition(model=model), "One?", "Two?")
     assert strict.refused == []
     for earlier, later in zip(strict.requests, strict.requests[1:], strict=False):
@@ -119,9 +127,9 @@ async def test_requests_with_many_tools_only_grow(tmp_path: Path, model: str) ->
 
 @pytest.mark.parametrize("model", [NAME, LOCAL])
 @pytest.mark.parametrize(
-    ("policy", "change", "arguments", "status", "words"),
+    ("policy", "change", "arguments", "status", "phrase"),
     [
-        ({WANTED: "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
+        ({TICKET_TOOL: "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
         ({"helpdesk__*": "deny"}, {}, {"id": "T-1"}, "denied", "toolPolicy"),
         ({}, {"changed": True}, {"id": "T-1"}, "denied", "has changed since its server was accepted"),
         ({}, {}, {"id": 7}, "error", "do not fit the tool"),
@@ -130,60 +138,63 @@ async def test_requests_with_many_tools_only_grow(tmp_path: Path, model: str) ->
     ],
 )
 async def test_a_loaded_tool_is_subject_to_the_policy(
-    tmp_path: Path, model: str, policy: Any, change: Any, arguments: Json, status: str, words: str
+    tmp_path: Path, model: str, policy: Any, change: Any, arguments: Json, status: str, phrase: str
 ) -> None:
     tools = tools_of(40)
-    changed = replace(tools.functions[WANTED][0], **change)
-    tools = replace(tools, functions={**tools.functions, WANTED: (changed, answer)})
-    strict = StrictModel(planned(*find_and_call(model, arguments)))
+    changed_info = replace(tools.functions[TICKET_TOOL][0], **change)
+    tools = replace(tools, functions={**tools.functions, TICKET_TOOL: (changed_info, answer)})
+    strict = StrictModel(answer_in_order(*find_and_call(model, arguments)))
     settings = definition(model=model, tool_policy=policy)
     (events,) = await run(tmp_path, strict, tools, settings, "What of T-1?")
-    name, got, text = results_of(events)[1]
-    assert (name, got) == (WANTED, status)
-    assert words in text
+    name, result_status, text = results_of(events)[1]
+    assert (name, result_status) == (TICKET_TOOL, status)
+    assert phrase in text
     assert tools.requests == [], "it ran"
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("call_input", "phrase"),
     [
         ({"name": "nothing", "arguments": {}}, "There is no tool 'nothing'"),
-        ({"name": "call_tool", "arguments": {"name": WANTED, "arguments": {"id": "1"}}}, "There is no"),
-        ({"name": WANTED}, "do not fit the tool"),
+        ({"name": "call_tool", "arguments": {"name": TICKET_TOOL, "arguments": {"id": "1"}}}, "There is no"),
+        ({"name": TICKET_TOOL}, "do not fit the tool"),
         ({"arguments": {}}, "do not fit the tool"),
         ({"name": 7, "arguments": {}}, "do not fit the tool"),
-        ({"name": WANTED, "arguments": "{"}, "do not fit the tool"),
-        ({"name": WANTED, "arguments": "[" * 9_000}, "do not fit the tool"),
-        ({"name": WANTED, "arguments": [1]}, "do not fit the tool"),
-        ({"name": WANTED, "arguments": '{"id": "T-1"}'}, f"{WANTED} with"),
+        ({"name": TICKET_TOOL, "arguments": "{"}, "do not fit the tool"),
+        ({"name": TICKET_TOOL, "arguments": "[" * 9_000}, "do not fit the tool"),
+        ({"name": TICKET_TOOL, "arguments": [1]}, "do not fit the tool"),
+        ({"name": TICKET_TOOL, "arguments": '{"id": "T-1"}'}, f"{TICKET_TOOL} with"),
         ({"name": "search_documents", "arguments": {"query": "x"}}, "search_documents with"),
     ],
 )
-async def test_a_call_by_name_runs_the_named_tool(tmp_path: Path, given: Json, words: str) -> None:
-    strict = StrictModel(planned(Step((Think("Call."), Use("call_tool", given)))))
+async def test_a_call_by_name_runs_the_named_tool(tmp_path: Path, call_input: Json, phrase: str) -> None:
+    strict = StrictModel(answer_in_order(Step((Think("Call."), Use("call_tool", call_input)))))
     (events,) = await run(tmp_path, strict, tools_of(40), definition(model=LOCAL), "Go")
     ((_, _, text),) = results_of(events)
-    assert words in text
+    assert phrase in text
     assert kinds(events)[-1] == "done"
 
 
 async def test_adding_a_server_with_many_tools_defers_them_and_keeps_thinking_valid(tmp_path: Path) -> None:
-    strict = StrictModel(planned(Step((Think("Hm."), Say("Hello."))), *find_and_call(NAME)))
+    strict = StrictModel(answer_in_order(Step((Think("Hm."), Say("Hello."))), *find_and_call(NAME)))
     async with bench(tmp_path, strict, services=Services(strict, tools_of(0))) as b:
         await b.say("Hello", definition=definition(model=NAME))
         b.services.tools = tools_of(60)
         events = await b.say("What of T-1?", definition=definition(model=NAME))
         await b.say("Bye", definition=definition(model=NAME))
     assert strict.refused == []
-    assert results_of(events)[1][:2] == (WANTED, "ok")
-    before, after = strict.requests[0], strict.requests[-1]
-    assert (after["system"], bare(first_tools(after))) == (before["system"], bare(first_tools(before)))
-    assert "- helpdesk (10): " in system_texts(after)
-    assert len(system_texts(after)) < 2_500, "each tool is told of"
+    assert results_of(events)[1][:2] == (TICKET_TOOL, "ok")
+    first_request, last_request = strict.requests[0], strict.requests[-1]
+    assert (last_request["system"], bare(first_tools(last_request))) == (
+        first_request["system"],
+        bare(first_tools(first_request)),
+    )
+    assert "- helpdesk (10): " in system_texts(last_request)
+    assert len(system_texts(last_request)) < 2_500, "each tool is told of"
 
 
 async def test_removing_a_server_with_many_tools_is_announced_and_hides_its_tools(tmp_path: Path) -> None:
-    strict = StrictModel(planned(Step((Think("Hm."), Say("Hello."))), *find_and_call(NAME)))
+    strict = StrictModel(answer_in_order(Step((Think("Hm."), Say("Hello."))), *find_and_call(NAME)))
     async with bench(tmp_path, strict, services=Services(strict, tools_of(60))) as b:
         await b.say("Hello", definition=definition(model=NAME))
         b.services.tools = tools_of(0)
@@ -194,13 +205,13 @@ async def test_removing_a_server_with_many_tools_is_announced_and_hides_its_tool
 
 
 async def test_without_deferred_tools_a_conversation_with_added_tools_gets_call_by_name(tmp_path: Path) -> None:
-    strict = StrictModel(planned(Step((Say("Hello."),)), *find_and_call(LOCAL)))
+    strict = StrictModel(answer_in_order(Step((Say("Hello."),)), *find_and_call(LOCAL)))
     async with bench(tmp_path, strict, services=Services(strict, tools_of(2))) as b:
         await b.say("Hello", definition=definition(model=LOCAL))
         b.services.tools = tools_of(60)
         events = await b.say("What of T-1?", definition=definition(model=LOCAL))
         await b.say("Bye", definition=definition(model=LOCAL))
-    assert results_of(events)[1][:2] == (WANTED, "ok")
+    assert results_of(events)[1][:2] == (TICKET_TOOL, "ok")
     names = [tool["name"] for tool in strict.requests[-1]["tools"]]
     assert names[: len(strict.requests[0]["tools"])] == [tool["name"] for tool in strict.requests[0]["tools"]]
     assert names[-2:] == ["find_tools", "call_tool"]
@@ -214,14 +225,14 @@ async def test_a_call_by_name_that_a_stop_interrupted_continues_as_that_tool(tmp
 
     bench_of: list[Bench] = []
     tools = tools_of(40)
-    info: ToolInfo = tools.functions[WANTED][0]
-    tools = replace(tools, functions={**tools.functions, WANTED: (info, stop)})
-    strict = StrictModel(planned(*find_and_call(LOCAL)))
+    info: ToolInfo = tools.functions[TICKET_TOOL][0]
+    tools = replace(tools, functions={**tools.functions, TICKET_TOOL: (info, stop)})
+    strict = StrictModel(answer_in_order(*find_and_call(LOCAL)))
     async with bench(tmp_path, strict, services=Services(strict, tools)) as b:
         bench_of.append(b)
         events = await b.say("What of T-1?", definition=definition(model=LOCAL))
-        after = await b.say("Go on", definition=definition(model=LOCAL))
-    assert results_of(events)[-1][0] == WANTED
+        later_events = await b.say("Go on", definition=definition(model=LOCAL))
+    assert results_of(events)[-1][0] == TICKET_TOOL
     assert kinds(events)[-1] == "interrupted"
-    assert text_of(after) == "Done."
+    assert text_of(later_events) == "Done."
     assert strict.refused == []

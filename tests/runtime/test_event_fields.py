@@ -10,10 +10,10 @@ from agentic_rag.runtime.log.encoder import _FIELDS
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Cite, Step, Use, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
-from tests.runtime.delegate_rig import Crew, crew, handed, leading
+from tests.runtime.delegate_rig import Crew, define_leader, delegate_to, open_crew
 from tests.runtime.harness import MemoryToolset, bench, hits, info, ok, toolset
 
-PROMISED = {
+DOCUMENTED_FIELDS = {
     "turn_started": "user_message_id message_id content client_message_id? model image_id images? attachments?",
     "iteration_start": "iteration continues",
     "thinking": "text",
@@ -42,30 +42,30 @@ PROMISED = {
 
 
 def test_events_have_the_documented_fields() -> None:
-    made = {
+    actual = {
         kind.type: {name + ("?" if optional else "") for _, name, optional in _FIELDS[kind]}
         for kind in EventBody.__args__
     }
-    wanted = {
+    promised = {
         name: {camel(field.rstrip("?")) + ("?" if field.endswith("?") else "") for field in fields.split()}
-        for name, fields in PROMISED.items()
+        for name, fields in DOCUMENTED_FIELDS.items()
     }
-    assert {name: wanted.get(name) for name in made} == made
-    assert wanted.keys() == made.keys()
-    documented = Path(__file__).parents[2].joinpath("docs/clients/native.md").read_text()
-    assert all(f"`{name}`" in documented for name in made)
+    assert {name: promised.get(name) for name in actual} == actual
+    assert promised.keys() == actual.keys()
+    documentation = Path(__file__).parents[2].joinpath("docs/clients/native.md").read_text()
+    assert all(f"`{name}`" in documentation for name in actual)
 
 
 async def test_small_structured_results_are_sent_inline_and_large_ones_by_ref(tmp_path: Path) -> None:
-    deep: Any = "end"
+    nested: Any = "end"
     for _ in range(300):
-        deep = {"in": deep}
-    given = {"small": {"rows": [1, 2**70]}, "large": {"rows": ["x" * 100] * 400}, "deep": deep}
+        nested = {"in": nested}
+    contents = {"small": {"rows": [1, 2**70]}, "large": {"rows": ["x" * 100] * 400}, "deep": nested}
 
     async def lookup(request: CallRequest) -> CallOutcome:
-        return ok("found", given[request.arguments["query"]])
+        return ok("found", contents[request.arguments["query"]])
 
-    calls = Step(tuple(Use("lookup", {"query": name}) for name in given))
+    calls = Step(tuple(Use("lookup", {"query": name}) for name in contents))
     async with ScriptedModel(calls, say("Seen.")) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
         events = await b.say("Look")
         fields = [event.fields() for event in events]
@@ -74,7 +74,7 @@ async def test_small_structured_results_are_sent_inline_and_large_ones_by_ref(tm
         assert results["small"]["structured"]["rows"][0] == 1
         assert results["large"]["structured"].keys() == {"_ref"}
         assert "structured" not in results["deep"]
-        assert all(each["durationMs"] == 3 and each["truncated"] is False for each in results.values())
+        assert all(result["durationMs"] == 3 and result["truncated"] is False for result in results.values())
         assert events[-1].type == "done"
 
 
@@ -84,11 +84,11 @@ async def test_an_answer_names_its_searches_including_those_of_delegates(tmp_pat
         return ok("found", hits("Gold lies in the north.") | {"retrieval_id": f"ret_{query}"})
 
     script = Crew(
-        Ask=(handed(("digger", "Dig here")), use("search_documents", query="own"), say("North.", Cite(0))),
+        Ask=(delegate_to(("digger", "Dig here")), use("search_documents", query="own"), say("North.", Cite(0))),
         Dig=(use("search_documents", query="dug"), say("In the north.", Cite(0))),
     )
-    async with crew(tmp_path, script, search_documents=search) as b:
-        events = await b.say("Ask them", definition=leading())
+    async with open_crew(tmp_path, script, search_documents=search) as b:
+        events = await b.say("Ask them", definition=define_leader())
         assert events[-1].fields()["retrievalIds"] == ["ret_dug", "ret_own"]
         assert [e.fields()["retrievalId"] for e in events if e.type == "retrieval"] == ["ret_dug", "ret_own"]
 
@@ -100,6 +100,6 @@ async def test_a_turn_records_its_answering_roles(tmp_path: Path) -> None:
     tools = MemoryToolset({"promptx_action": (info("promptx_action", origin="system"), activate)})
     steps = (use("promptx_action", query="guide"), say("Ready."), say("Still ready."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, tools) as b:
-        for words in ("Hello", "And now?"):
-            turn = await b.turn((await b.say(words))[0].turn_id)
+        for question in ("Hello", "And now?"):
+            turn = await b.turn((await b.say(question))[0].turn_id)
             assert turn.role_hashes == {"guide": "h1"}

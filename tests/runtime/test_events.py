@@ -59,12 +59,12 @@ def test_an_event_equals_its_expanded_short_form(text: str, agent: str, conversa
     delegate = Delegate(agent, conversation) if agent else None
     for body in (Text(text), Thinking(text), IterationStart(seq), ToolArguments("call_1", text)):
         event = encoder.encode(body, seq, TS, delegate)
-        short = encoder.shorten(event)
-        assert encoder.restore(seq, short) == event
-        assert len(short) < len(event.data)
-        assert not short.startswith(b"{")
-    said, short = encoder.encode_text("text", text, seq, TS, delegate)
-    assert (said, short) == (encoder.encode(Text(text), seq, TS, delegate), encoder.shorten(said))
+        short_form = encoder.shorten(event)
+        assert encoder.restore(seq, short_form) == event
+        assert len(short_form) < len(event.data)
+        assert not short_form.startswith(b"{")
+    full_event, short_form = encoder.encode_text("text", text, seq, TS, delegate)
+    assert (full_event, short_form) == (encoder.encode(Text(text), seq, TS, delegate), encoder.shorten(full_event))
 
 
 def test_an_event_encoded_by_another_library_is_stored_unchanged() -> None:
@@ -85,8 +85,10 @@ def test_an_event_is_redacted_in_every_json_notation() -> None:
     redaction = Redaction()
     redaction.add("KEY", 'hunter"2-hunter"2')
     encoder = Encoder(ConversationId("conv_1"), TurnId("turn_1"), redaction)
-    for said in ('hunter"2-hunter"2', "hunter&quot;2-hunter&quot;2", "aHVudGVyIjItaHVudGVyIjI="):
-        result = ToolResult("toolu_1", "fs__read", "fs", ToolStatus.OK, said, False, 3, structured={"a": [said, 7]})
+    for notation in ('hunter"2-hunter"2', "hunter&quot;2-hunter&quot;2", "aHVudGVyIjItaHVudGVyIjI="):
+        result = ToolResult(
+            "toolu_1", "fs__read", "fs", ToolStatus.OK, notation, False, 3, structured={"a": [notation, 7]}
+        )
         fields = encoder.encode(result, 1, TS).fields()
         assert (fields["content"], fields["structured"]) == ("[secret KEY]", {"a": ["[secret KEY]", 7]})
         assert (fields["status"], fields["truncated"], fields["durationMs"], "ref" in fields) == ("ok", False, 3, False)

@@ -14,35 +14,37 @@ from tests.runtime.harness import definition, info
 
 def test_an_unchanged_definition_gives_the_same_prompt_image() -> None:
     images = Images()
-    first = images.of(definition())
-    assert images.of(definition()) is first
-    assert first.id == Image.of(definition()).id
-    assert first.content == definition().to_json()
+    image = images.of(definition())
+    assert images.of(definition()) is image
+    assert image.id == Image.of(definition()).id
+    assert image.content == definition().to_json()
 
 
 def test_a_changed_definition_gives_another_image_and_so_does_the_one_before_it() -> None:
     images = Images()
-    before, after = definition(), definition(max_tokens=77)
-    ids = [images.of(each).id for each in (before, after, before)]
-    assert ids == [Image.of(each).id for each in (before, after, before)]
+    original, changed = definition(), definition(max_tokens=77)
+    ids = [images.of(settings).id for settings in (original, changed, original)]
+    assert ids == [Image.of(settings).id for settings in (original, changed, original)]
     assert ids[0] != ids[1]
 
 
 def test_rules_in_another_order_give_the_same_image() -> None:
-    one = definition(tool_policy={"*": "deny", "fs__write": "allow"})
-    other = definition(tool_policy={"fs__write": "allow", "*": "deny"})
-    assert Image.of(one).id == Image.of(other).id
+    deny_first = definition(tool_policy={"*": "deny", "fs__write": "allow"})
+    allow_first = definition(tool_policy={"fs__write": "allow", "*": "deny"})
+    assert Image.of(deny_first).id == Image.of(allow_first).id
     tool = info("fs__write")
-    verdicts = [Policy(each.tool_policy, effects_allowed=False).ruling(tool) for each in (one, other)]
+    verdicts = [
+        Policy(settings.tool_policy, effects_allowed=False).ruling(tool) for settings in (deny_first, allow_first)
+    ]
     assert verdicts == [None, None]
 
 
 def test_images_of_many_users_are_correct_beyond_the_cache_limit() -> None:
-    images, plain = Images(), definition()
-    made = [replace(plain, binding=replace(plain.binding, user=f"user_{n}")) for n in range(MAX_KNOWN + 3)]
-    ids = [images.of(each).id for each in made]
-    assert len(set(ids)) == len(made)
-    assert [images.of(each).id for each in made] == ids
+    images, base = Images(), definition()
+    definitions = [replace(base, binding=replace(base.binding, user=f"user_{n}")) for n in range(MAX_KNOWN + 3)]
+    ids = [images.of(settings).id for settings in definitions]
+    assert len(set(ids)) == len(definitions)
+    assert [images.of(settings).id for settings in definitions] == ids
 
 
 def test_a_changed_message_is_counted_again() -> None:
@@ -51,7 +53,8 @@ def test_a_changed_message_is_counted_again() -> None:
         SessionId("sess_1"),
         SessionLabels(),
         entries=[
-            TranscriptEntry(seq, TurnId("turn_1"), 0, MessageId("msg_1"), each) for seq, each in enumerate(messages)
+            TranscriptEntry(seq, TurnId("turn_1"), 0, MessageId("msg_1"), message)
+            for seq, message in enumerate(messages)
         ],
     )
     assert session.tokens(7) == 7 + sum(map(message_tokens, messages))

@@ -30,7 +30,7 @@ from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
 from agentic_rag.runtime.model_stream import ModelStream
-from tests.runtime.log_rig import Desk, running
+from tests.runtime.log_rig import Desk, open_desk
 
 IDLE = 60.0
 END = (BlockStopped(0, text_block("")), MessageCompleted("end_turn", Usage(1, 0, 0, 1)))
@@ -59,7 +59,7 @@ class Answer(AsyncIterator[ModelEvent]):
         return event
 
 
-class Heard:
+class ReceivedEvents:
     """A reader that accepts pushed events."""
 
     def __init__(self) -> None:
@@ -75,35 +75,37 @@ class Heard:
 
 
 @asynccontextmanager
-async def receiving(desk: Desk, redaction: Redaction | None = None) -> AsyncIterator[tuple[Answer, Heard]]:
+async def receive_answer(
+    desk: Desk, redaction: Redaction | None = None
+) -> AsyncIterator[tuple[Answer, ReceivedEvents]]:
     """Receive an answer with one open block, with a reader at the log. The end of the block ends the answer."""
     turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
     turn.next()
     turn.begin_step(())
-    answer, heard = Answer(), Heard()
+    answer, received = Answer(), ReceivedEvents()
 
     @asynccontextmanager
     async def call() -> AsyncIterator[Answer]:
         yield answer
 
-    async with anyio.create_task_group() as reading:
-        reading.start_soon(desk.reader().next, heard.push)
+    async with anyio.create_task_group() as readers:
+        readers.start_soon(desk.reader().next, received.push)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ModelStream(turn, desk.log, redaction or Redaction(), IDLE).run, call())
             await anyio.wait_all_tasks_blocked()
             answer.say(BlockStarted(0, text_block("")))
-            yield answer, heard
+            yield answer, received
             answer.say(*END)
-        reading.cancel_scope.cancel()
+        readers.cancel_scope.cancel()
 
 
 async def test_each_event_reaches_the_reader_before_the_next(tmp_path: Path) -> None:
-    async with running(tmp_path) as desk, receiving(desk) as (answer, heard):
-        for said in ("One ", "two ", "three."):
-            answer.say(TextDelta(0, said), ModelProgress())
+    async with open_desk(tmp_path) as desk, receive_answer(desk) as (answer, received):
+        for word in ("One ", "two ", "three."):
+            answer.say(TextDelta(0, word), ModelProgress())
             await anyio.wait_all_tasks_blocked()
-            assert heard.text.endswith(said)
-        assert heard.text == "One two three."
+            assert received.text.endswith(word)
+        assert received.text == "One two three."
 
 
 async def test_a_silent_call_times_out_and_its_late_events_are_dropped(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ async def test_a_silent_call_times_out_and_its_late_events_are_dropped(tmp_path:
         finally:
             answer.say(BlockStarted(0, text_block("")), TextDelta(0, "Late."))
 
-    async with running(tmp_path) as desk:
+    async with open_desk(tmp_path) as desk:
         with pytest.raises(GenerationTimeout):
             await ModelStream(turn, desk.log, Redaction(), 0.001).run(call())
         assert desk.log.last == 0
@@ -154,30 +156,30 @@ async def test_an_unread_answer_after_a_suspension_does_not_time_out(tmp_path: P
         writer.close()
 
     with theirs:
-        async with running(tmp_path) as desk:
+        async with open_desk(tmp_path) as desk:
             await ModelStream(turn, desk.log, Redaction(), 0.05).run(call())
             assert received == ["It is here.\n"]
 
 
 async def test_a_full_log_pauses_the_answer_and_loses_nothing(tmp_path: Path) -> None:
-    said = [f"{number} " for number in range(3 * MAX_UNJOURNALLED)]
-    async with running(tmp_path) as desk:
-        async with receiving(desk) as (answer, heard):
-            answer.say(*(TextDelta(0, word) for word in said))
+    words = [f"{number} " for number in range(3 * MAX_UNJOURNALLED)]
+    async with open_desk(tmp_path) as desk:
+        async with receive_answer(desk) as (answer, received):
+            answer.say(*(TextDelta(0, word) for word in words))
             while desk.log.last < MAX_UNJOURNALLED:
                 await anyio.lowlevel.checkpoint()
             assert desk.log.last == MAX_UNJOURNALLED  # the answer keeps the remaining events
-            while heard.text != "".join(said):
+            while received.text != "".join(words):
                 await anyio.lowlevel.checkpoint()
-        assert [event.seq for event in heard.events] == list(range(1, len(said) + 1))
+        assert [event.seq for event in received.events] == list(range(1, len(words) + 1))
 
 
 async def test_a_secret_split_over_deltas_reaches_no_reader(tmp_path: Path) -> None:
     redaction = Redaction()
     redaction.add("TOKEN", "tok-1234567890")
-    async with running(tmp_path) as desk, receiving(desk, redaction) as (answer, heard):
-        for said in ("It is tok-", "12345", "67890", ", I", " think", ". Is it not, in the end?"):
-            answer.say(TextDelta(0, said))
+    async with open_desk(tmp_path) as desk, receive_answer(desk, redaction) as (answer, received):
+        for delta in ("It is tok-", "12345", "67890", ", I", " think", ". Is it not, in the end?"):
+            answer.say(TextDelta(0, delta))
             await anyio.wait_all_tasks_blocked()
-            assert "tok-" not in heard.text
-        assert heard.text.startswith("It is [secret TOKEN]")
+            assert "tok-" not in received.text
+        assert received.text.startswith("It is [secret TOKEN]")

@@ -47,7 +47,7 @@ def sentences_of(document: int, chunk: int) -> list[str]:
 
 
 def hit(run: Run) -> dict[str, Any]:
-    document, first, count = run
+    document, first_chunk, chunk_count = run
     return {
         "document_id": f"doc_{document}",
         "document_name": f"{document}.md",
@@ -56,11 +56,11 @@ def hit(run: Run) -> dict[str, Any]:
         "cells": None,
         "score": 1.0,
         "relevance_score": 0.5,
-        "passage": first + 1,
+        "passage": first_chunk + 1,
         "passages": 12,
         "sentences": [
             {"chunk_id": f"c{document}-{chunk}", "text": text, "start": 0, "end": len(text)}
-            for chunk in range(first, first + count)
+            for chunk in range(first_chunk, first_chunk + chunk_count)
             for text in sentences_of(document, chunk)
         ],
     }
@@ -103,8 +103,8 @@ searches = st.lists(st.lists(runs, max_size=4), min_size=1, max_size=5)
 
 def entries_of(messages: Sequence[Message]) -> list[TranscriptEntry]:
     return [
-        TranscriptEntry(2 * place + 1, TurnId(f"turn_{place // 2}"), 0, MessageId("msg_1"), {**message})
-        for place, message in enumerate(messages)
+        TranscriptEntry(2 * index + 1, TurnId(f"turn_{index // 2}"), 0, MessageId("msg_1"), {**message})
+        for index, message in enumerate(messages)
     ]
 
 
@@ -114,73 +114,81 @@ def transcript_with(entries: Sequence[TranscriptEntry], start: int) -> Transcrip
 
 @given(searches, st.lists(st.tuples(st.integers(0, 30), st.sampled_from(("ask", "rewrite", "move", "refuse", "play")))))
 def test_a_grown_transcript_counts_like_one_that_is_read_again(
-    found: list[list[Run]], changes: list[tuple[int, str]]
+    search_hits: list[list[Run]], changes: list[tuple[int, str]]
 ) -> None:
-    entries = entries_of(transcript_of(found))
-    grown = transcript_with([], 0)
+    entries = entries_of(transcript_of(search_hits))
+    transcript = transcript_with([], 0)
     for entry in entries:
-        grown.append(entry.seq, entry.turn_id, entry.step, entry.message_id, entry.message)
-        for place, change in changes[: entry.seq]:
-            chosen = grown.entries[place % len(grown.entries)]
-            if change == "rewrite":
-                grown.rewrite(chosen, [*chosen.message["content"], text_block("More.")])
-            elif change == "move":
-                grown.set_window(chosen.seq, [])
-            elif change == "play":
-                role = {"role": f"role-{place}", "hash": "1"}
-                grown.rewrite(chosen, [*chosen.message["content"], text_block("A role.") | {ACTIVATION: role}])
-            elif change == "refuse":
-                grown.leave_out(chosen, [{**block, REFUSED: True} for block in chosen.message["content"]])
-            anew = transcript_with(grown.entries, grown.window_start)
-            assert grown.in_window() == anew.in_window() == [each for each in grown.entries if grown.is_sent(each)]
-            sent = without_repeats(grown.window())
-            assert grown.cited == anew.cited == cited_chunks(grown.window())
-            assert grown.activation == anew.activation == last_activation(grown.window())
-            assert grown.tokens(5) == anew.tokens(5) == 5 + sum(map(message_tokens, sent))
-            first, end = sorted((place, 2 * place))
-            assert grown.sent_tokens(first, end) == anew.sent_tokens(first, end)
-            assert grown.sent_tokens(end=first) + grown.sent_tokens(first) == sum(map(message_tokens, sent))
+        transcript.append(entry.seq, entry.turn_id, entry.step, entry.message_id, entry.message)
+        for position, action in changes[: entry.seq]:
+            target = transcript.entries[position % len(transcript.entries)]
+            if action == "rewrite":
+                transcript.rewrite(target, [*target.message["content"], text_block("More.")])
+            elif action == "move":
+                transcript.set_window(target.seq, [])
+            elif action == "play":
+                role = {"role": f"role-{position}", "hash": "1"}
+                transcript.rewrite(target, [*target.message["content"], text_block("A role.") | {ACTIVATION: role}])
+            elif action == "refuse":
+                transcript.leave_out(target, [{**block, REFUSED: True} for block in target.message["content"]])
+            reread = transcript_with(transcript.entries, transcript.window_start)
+            assert (
+                transcript.in_window()
+                == reread.in_window()
+                == [sent_entry for sent_entry in transcript.entries if transcript.is_sent(sent_entry)]
+            )
+            sent_messages = without_repeats(transcript.window())
+            assert transcript.cited == reread.cited == cited_chunks(transcript.window())
+            assert transcript.activation == reread.activation == last_activation(transcript.window())
+            assert transcript.tokens(5) == reread.tokens(5) == 5 + sum(map(message_tokens, sent_messages))
+            start, end = sorted((position, 2 * position))
+            assert transcript.sent_tokens(start, end) == reread.sent_tokens(start, end)
+            assert transcript.sent_tokens(end=start) + transcript.sent_tokens(start) == sum(
+                map(message_tokens, sent_messages)
+            )
 
 
 @given(searches)
-def test_each_passage_appears_once_and_none_is_lost(found: list[list[Run]]) -> None:
-    messages = transcript_of(found)
-    sent = without_repeats(messages)
-    shown = chunks_in(sent)
-    assert set(shown) == set(chunks_in(messages)), "a passage was lost"
-    assert len(shown) == len(set(shown)), "a passage stands twice"
-    titles = {part["title"] for part in parts_of(sent) if part["type"] == "search_result"}
-    for part in parts_of(sent):
+def test_each_passage_appears_once_and_none_is_lost(search_hits: list[list[Run]]) -> None:
+    messages = transcript_of(search_hits)
+    sent_messages = without_repeats(messages)
+    chunks = chunks_in(sent_messages)
+    assert set(chunks) == set(chunks_in(messages)), "a passage was lost"
+    assert len(chunks) == len(set(chunks)), "a passage stands twice"
+    titles = {part["title"] for part in parts_of(sent_messages) if part["type"] == "search_result"}
+    for part in parts_of(sent_messages):
         if part["type"] == "text" and part["text"].startswith(SHOWN_BEFORE):
             assert set(part["text"].split("\n")[1:]) <= titles, "what is named stands nowhere"
 
 
 @given(searches, st.lists(runs, min_size=1, max_size=3))
-def test_appended_messages_do_not_change_the_prefix(found: list[list[Run]], more: list[Run]) -> None:
-    before, after = without_repeats(transcript_of(found)), without_repeats(transcript_of([*found, more]))
-    assert after[: len(before)] == before
+def test_appended_messages_do_not_change_the_prefix(search_hits: list[list[Run]], more: list[Run]) -> None:
+    shorter, longer = without_repeats(transcript_of(search_hits)), without_repeats(transcript_of([*search_hits, more]))
+    assert longer[: len(shorter)] == shorter
 
 
 @given(searches, st.integers(0, 4))
-def test_a_passage_whose_first_copy_was_omitted_is_repeated_completely(found: list[list[Run]], cut: int) -> None:
-    messages = transcript_of(found)
-    cut = min(cut, len(found) - 1)
-    shed = {f"toolu_{cut}": {"name": "search_documents", "ref": "ref_1"}}
-    kept: list[Message] = [
-        {"role": message["role"], "content": shed_results(message["content"], shed)} for message in messages
+def test_a_passage_whose_first_copy_was_omitted_is_repeated_completely(
+    search_hits: list[list[Run]], omitted: int
+) -> None:
+    messages = transcript_of(search_hits)
+    omitted = min(omitted, len(search_hits) - 1)
+    marks = {f"toolu_{omitted}": {"name": "search_documents", "ref": "ref_1"}}
+    stored_messages: list[Message] = [
+        {"role": message["role"], "content": shed_results(message["content"], marks)} for message in messages
     ]
-    others = [runs for number, runs in enumerate(found) if number != cut]
-    shown = without_repeats(kept)
-    shown[cut * 2 + 2 : cut * 2 + 3] = []
-    assert set(chunks_in(shown)) == set(chunks_in(transcript_of(others)))
+    other_searches = [runs for number, runs in enumerate(search_hits) if number != omitted]
+    sent_messages = without_repeats(stored_messages)
+    sent_messages[omitted * 2 + 2 : omitted * 2 + 3] = []
+    assert set(chunks_in(sent_messages)) == set(chunks_in(transcript_of(other_searches)))
 
 
 @given(searches)
-def test_every_passage_of_a_request_is_citable_sentence_by_sentence(found: list[list[Run]]) -> None:
-    built = build_request(definition(model=NAME), (), transcript_of(found))
-    sent = [part for part in parts_of(built.request.messages) if part["type"] == "search_result"]
-    assert len(built.passages) == len(sent)
-    for citable, part in zip(built.passages, sent, strict=True):
+def test_every_passage_of_a_request_is_citable_sentence_by_sentence(search_hits: list[list[Run]]) -> None:
+    built_request = build_request(definition(model=NAME), (), transcript_of(search_hits))
+    passages = [part for part in parts_of(built_request.request.messages) if part["type"] == "search_result"]
+    assert len(built_request.passages) == len(passages)
+    for citable, part in zip(built_request.passages, passages, strict=True):
         assert citable is not None
         assert citable.texts == tuple(sentence["text"] for sentence in part["content"])
         assert len(citable.source.chunk_ids) == len(citable.texts)
@@ -188,22 +196,22 @@ def test_every_passage_of_a_request_is_citable_sentence_by_sentence(found: list[
 
 def test_changed_text_of_a_known_chunk_is_shown() -> None:
     messages = transcript_of([[(0, 0, 1)], [(0, 0, 1)]])
-    edited = messages[-1]["content"][0]["content"][-1]
-    edited["content"][0] = text_block("It was edited.")
+    passage = messages[-1]["content"][0]["content"][-1]
+    passage["content"][0] = text_block("It was edited.")
     assert ("c0-0", "It was edited.") in chunks_in(without_repeats(messages))
 
 
 def test_requests_do_not_refer_to_removed_passages() -> None:
-    built = build_request(
+    built_request = build_request(
         definition(model="local"), (), transcript_of([[(0, 0, 1)], [(0, 0, 1)]]), gone_chunks={"c0-0"}
     )
-    assert SHOWN_BEFORE not in str(built.request.messages)
-    assert "Document 0" not in str(built.request.messages)
+    assert SHOWN_BEFORE not in str(built_request.request.messages)
+    assert "Document 0" not in str(built_request.request.messages)
 
 
 def test_a_known_passage_inside_a_read_range_is_named_in_its_place() -> None:
-    sent = without_repeats(transcript_of([[(0, 3, 1)], [(0, 2, 3)]]))
-    content = sent[-1]["content"][0]["content"]
+    sent_messages = without_repeats(transcript_of([[(0, 3, 1)], [(0, 2, 3)]]))
+    content = sent_messages[-1]["content"][0]["content"]
     assert [part["type"] for part in content] == ["text", "text", "search_result", "search_result"]
     assert content[1]["text"] == f"{SHOWN_BEFORE}\n0.md (passage 4 of 12)"
 
@@ -239,15 +247,15 @@ async def test_a_search_repeats_passages_that_left_the_context(tmp_path: Path) -
     plan = ["search_documents", *["dump"] * 8, "search_documents"]
 
     def brain(body: dict[str, Any]) -> Step:
-        asked = sum(block["type"] == "tool_use" for message in body["messages"] for block in message["content"])
-        if asked < len(plan):
-            return Step((Think("More."), Use(plan[asked], {"query": "x"})))
+        call_count = sum(block["type"] == "tool_use" for message in body["messages"] for block in message["content"])
+        if call_count < len(plan):
+            return Step((Think("More."), Use(plan[call_count], {"query": "x"})))
         return Step((Think("Enough."), Say("It says 0.", (Cite(0),))))
 
     model = StrictModel(brain)
-    given = definition(model=NAME, limits=Limits(max_steps=20, context_tokens=20_000))
+    settings = definition(model=NAME, limits=Limits(max_steps=20, context_tokens=20_000))
     async with bench(tmp_path, model, services=Services(model, toolset(search_documents=search, dump=dump))) as b:
-        events = await b.say("What?", definition=given)
+        events = await b.say("What?", definition=settings)
     assert kinds(events)[-1] == "done"
     assert text_of(events) == "It says 0."
     assert model.refused == []

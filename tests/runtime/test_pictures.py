@@ -47,13 +47,13 @@ def image(data: bytes, media_type: str = "image/png") -> Block:
 
 async def plot(request: CallRequest) -> CallOutcome:
     """Return an image alone, or one in an error."""
-    failed = request.arguments["query"] == "fail"
-    return CallOutcome(ToolStatus.ERROR if failed else ToolStatus.OK, (image(png()),))
+    fails = request.arguments["query"] == "fail"
+    return CallOutcome(ToolStatus.ERROR if fails else ToolStatus.OK, (image(png()),))
 
 
 def steps_of(*steps: Step) -> Any:
-    left = list(steps)
-    return lambda body: left.pop(0)
+    remaining = list(steps)
+    return lambda body: remaining.pop(0)
 
 
 async def test_a_tools_images_are_shown_and_stored_beside_the_transcript(tmp_path: Path) -> None:
@@ -63,26 +63,26 @@ async def test_a_tools_images_are_shown_and_stored_beside_the_transcript(tmp_pat
         (ref,) = files.list_refs()
         return Step((Think("once more"), Use("read_tool_result", {"ref": ref})))
 
-    left = [Step((Say("A curve."),)), Step((Say("Yes."),))]
+    last_steps = [Step((Say("A curve."),)), Step((Say("Yes."),))]
 
     def answer(body: dict[str, Any]) -> Step:
         if not results_of(body):
             return Step((Think("look"), Use("plot", {"query": "x"})))
-        return look_again(body) if len(results_of(body)) == 1 else left.pop(0)
+        return look_again(body) if len(results_of(body)) == 1 else last_steps.pop(0)
 
     model = StrictModel(answer)
-    given = definition(model=NAME, limits=Limits(context_tokens=20_000))
+    settings = definition(model=NAME, limits=Limits(context_tokens=20_000))
     async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
-        events = await b.say("Plot it", definition=given)
+        events = await b.say("Plot it", definition=settings)
         assert kinds(events)[-1] == "done", events[-1]
-        shown = [event.fields()["content"] for event in events if event.type == "tool_result"]
-        assert all(text.startswith("[image, image/png, 600×500 pixels, kept as ref ref_") for text in shown)
-        stored = str(await b.transcript()) + str(
+        result_texts = [event.fields()["content"] for event in events if event.type == "tool_result"]
+        assert all(text.startswith("[image, image/png, 600×500 pixels, kept as ref ref_") for text in result_texts)
+        stored_text = str(await b.transcript()) + str(
             await b.database.read(lambda conn: tool_calls.of_turn(conn, TurnId(events[0].turn_id)))
         )
-        assert base64.b64encode(png()).decode()[:40] not in stored
+        assert base64.b64encode(png()).decode()[:40] not in stored_text
     async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
-        assert kinds(await b.say("Sure?", definition=given))[-1] == "done"
+        assert kinds(await b.say("Sure?", definition=settings))[-1] == "done"
     assert model.refused == []
     assert [len(images_in(body)) for body in model.requests] == [0, 1, 2, 2]
     assert images_in(model.requests[1]) == [image(png())]
@@ -90,30 +90,30 @@ async def test_a_tools_images_are_shown_and_stored_beside_the_transcript(tmp_pat
 
 
 async def test_images_are_omitted_by_size_and_can_be_loaded_again(tmp_path: Path) -> None:
-    reads = [Step((Think("more"), Use("plot", {"query": str(number)}))) for number in range(12)]
-    model = StrictModel(steps_of(*reads, Step((Say("Seen."),))))
-    given = definition(model=NAME, limits=Limits(context_tokens=6_000, max_steps=20))
+    plot_steps = [Step((Think("more"), Use("plot", {"query": str(number)}))) for number in range(12)]
+    model = StrictModel(steps_of(*plot_steps, Step((Say("Seen."),))))
+    settings = definition(model=NAME, limits=Limits(context_tokens=6_000, max_steps=20))
     async with bench(tmp_path, model, services=Services(model, toolset(plot=plot))) as b:
-        assert kinds(await b.say("Plot", definition=given))[-1] == "done"
+        assert kinds(await b.say("Plot", definition=settings))[-1] == "done"
     assert model.refused == []
     assert all(len(images_in(body)) <= 15 for body in model.requests)
-    shown = list(results_of(model.requests[-1]).values())
-    marks = [text for text in shown if text.startswith("[result of plot, kept as ref ")]
+    result_texts = list(results_of(model.requests[-1]).values())
+    marks = [text for text in result_texts if text.startswith("[result of plot, kept as ref ")]
     assert marks
     files = PayloadFiles(tmp_path / "payloads").list_refs()
     assert {mark.rsplit(" ", 1)[1].rstrip("]") for mark in marks} <= files
 
 
-@pytest.mark.parametrize("at_once", [1, 24])
-async def test_large_images_are_kept_within_the_services_limit(tmp_path: Path, at_once: int) -> None:
+@pytest.mark.parametrize("image_count", [1, 24])
+async def test_large_images_are_kept_within_the_services_limit(tmp_path: Path, image_count: int) -> None:
     async def show(request: CallRequest) -> CallOutcome:
-        return CallOutcome(ToolStatus.OK, tuple(image(png(2_500, 400)) for _ in range(at_once)))
+        return CallOutcome(ToolStatus.OK, tuple(image(png(2_500, 400)) for _ in range(image_count)))
 
-    reads = [Step((Use("show", {"query": str(number)}),)) for number in range(25 // at_once)]
-    model = StrictModel(steps_of(*reads, Step((Say("Seen."),))))
-    given = definition(model=NAME, limits=Limits(max_steps=30))
+    show_steps = [Step((Use("show", {"query": str(number)}),)) for number in range(25 // image_count)]
+    model = StrictModel(steps_of(*show_steps, Step((Say("Seen."),))))
+    settings = definition(model=NAME, limits=Limits(max_steps=30))
     async with bench(tmp_path, model, services=Services(model, toolset(show=show))) as b:
-        assert kinds(await b.say("Show", definition=given))[-1] == "done"
+        assert kinds(await b.say("Show", definition=settings))[-1] == "done"
     assert model.refused == []
 
 
@@ -143,7 +143,7 @@ async def test_images_pass_marks_mode_redaction_and_the_extractive_model(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("data", "said", "why"),
+    ("data", "declared_type", "reason"),
     [
         (b"\x89PNG" + b"\0" * (30 * 1024 * 1024), "image/png", "5 MiB of base64 are the most"),
         (png(9_000, 10), "image/png", "9000×10 pixels, 8000 a side are the most"),
@@ -151,10 +151,10 @@ async def test_images_pass_marks_mode_redaction_and_the_extractive_model(tmp_pat
         (b"<svg/>", "image/png", "PNG, JPEG, GIF and WebP can be"),
     ],
 )
-def test_an_unsupported_image_is_reported_with_the_reason(data: bytes, said: str, why: str) -> None:
-    content = types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=said)
+def test_an_unsupported_image_is_reported_with_the_reason(data: bytes, declared_type: str, reason: str) -> None:
+    content = types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=declared_type)
     (block,) = to_blocks([content])
-    assert block == text_block(f"[image, {said}, {len(content.data) * 3 // 4} bytes: not shown: {why}]")
+    assert block == text_block(f"[image, {declared_type}, {len(content.data) * 3 // 4} bytes: not shown: {reason}]")
 
 
 def test_an_images_type_follows_its_content() -> None:
@@ -162,7 +162,7 @@ def test_an_images_type_follows_its_content() -> None:
     assert to_blocks([content]) == (image(png()),)
 
 
-SIZED = {
+HEADERS = {
     "gif": b"GIF89a" + struct.pack("<HH", 30, 20),
     "jpeg": b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08" + struct.pack(">HH", 20, 30) + b"\0" * 9,
     "webp": b"RIFF\0\0\0\0WEBPVP8X" + b"\0" * 8 + (29).to_bytes(3, "little") + (19).to_bytes(3, "little"),
@@ -170,23 +170,23 @@ SIZED = {
 }
 
 
-@pytest.mark.parametrize("kind", SIZED)
+@pytest.mark.parametrize("kind", HEADERS)
 def test_the_size_of_an_image_is_read_from_its_header(kind: str) -> None:
-    picture = read_picture(SIZED[kind])
+    picture = read_picture(HEADERS[kind])
     assert picture is not None
     assert (picture.media_type, picture.width, picture.height, picture.tokens) == (f"image/{kind}", 30, 20, 1)
 
 
-@given(st.sampled_from(sorted(SIZED)), st.binary(max_size=40), st.integers(0, 40))
-def test_image_sizes_are_read_from_any_bytes_without_errors(kind: str, rest: bytes, cut: int) -> None:
-    picture = read_picture(SIZED[kind][:cut] + rest)
+@given(st.sampled_from(sorted(HEADERS)), st.binary(max_size=40), st.integers(0, 40))
+def test_image_sizes_are_read_from_any_bytes_without_errors(kind: str, tail: bytes, length: int) -> None:
+    picture = read_picture(HEADERS[kind][:length] + tail)
     assert picture is None or min(picture.width, picture.height) > 0
 
 
 @pytest.mark.parametrize("filling", ["\xff", "\xd0\xff"])
 def test_unclosed_markers_are_not_followed(filling: str) -> None:
-    def look(text: str) -> None:
+    def parse(text: str) -> None:
         assert read_picture(text.encode("latin-1")) is None
 
-    short, long = ("\xff\xd8\xff" + filling * size for size in (250_000, 2_000_000))
-    assert growth(look, short, long) < 3
+    short_data, long_data = ("\xff\xd8\xff" + filling * size for size in (250_000, 2_000_000))
+    assert growth(parse, short_data, long_data) < 3

@@ -25,18 +25,18 @@ pytestmark = pytest.mark.attack(kind="model")
 CLOSED = Policy(effects_allowed=False)
 
 
-def planned(tool: ToolInfo, policy: Policy, arguments: Mapping[str, Any] | None = None) -> PlannedCall:
+def plan_tool_call(tool: ToolInfo, policy: Policy, arguments: Mapping[str, Any] | None = None) -> PlannedCall:
     block = {"type": "tool_use", "id": "c1", "name": tool.name, "input": dict(arguments or {"query": "x"})}
     return plan_call(block, {tool.name: tool}, policy)
 
 
-def status(tool: ToolInfo, policy: Policy) -> str:
-    refusal = planned(tool, policy).refusal
+def planned_status(tool: ToolInfo, policy: Policy) -> str:
+    refusal = plan_tool_call(tool, policy).refusal
     return "runs" if refusal is None else refusal.status
 
 
-def text(tool: ToolInfo, policy: Policy) -> str:
-    refusal = planned(tool, policy).refusal
+def refusal_text(tool: ToolInfo, policy: Policy) -> str:
+    refusal = plan_tool_call(tool, policy).refusal
     assert refusal is not None
     return str(refusal.content[0]["text"])
 
@@ -60,7 +60,7 @@ def text(tool: ToolInfo, policy: Policy) -> str:
 def test_a_call_with_effects_needs_an_admins_permission(
     tool: ToolInfo, rules: Mapping[str, Verdict], expected: str
 ) -> None:
-    assert status(tool, Policy(rules, effects_allowed=False)) == expected
+    assert planned_status(tool, Policy(rules, effects_allowed=False)) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_remembering_for_all_users_of_a_domain_is_an_effect(
 
 
 def test_a_single_users_default_allows_what_nothing_denies() -> None:
-    assert status(info("srv__write"), Policy()) == "runs"
-    assert status(info("role_write", origin="system"), Policy()) == "runs"
-    assert status(info("srv__write"), Policy({"srv__*": "deny"})) == "denied"
+    assert planned_status(info("srv__write"), Policy()) == "runs"
+    assert planned_status(info("role_write", origin="system"), Policy()) == "runs"
+    assert planned_status(info("srv__write"), Policy({"srv__*": "deny"})) == "denied"
 
 
 Rules = dict[str, Verdict]
@@ -136,15 +136,15 @@ GLOBS = ("*", "a__*", "*__x", "a__?", "[ab]__*", "a__x", "a__x*", "b__*", "*_*")
     ],
 )
 def test_the_most_specific_pattern_decides_and_deny_wins_among_equals(rules: Rules, expected: str) -> None:
-    assert status(info("a__x"), Policy(rules, effects_allowed=False)) == expected
+    assert planned_status(info("a__x"), Policy(rules, effects_allowed=False)) == expected
 
 
 @given(st.dictionaries(st.sampled_from(GLOBS), st.sampled_from(("allow", "deny"))), st.randoms(use_true_random=False))
-def test_the_order_of_rules_does_not_matter(rules: Rules, chance: random.Random) -> None:
-    other = list(rules.items())
-    chance.shuffle(other)
+def test_the_order_of_rules_does_not_matter(rules: Rules, rng: random.Random) -> None:
+    shuffled = list(rules.items())
+    rng.shuffle(shuffled)
     for name in ("a__x", "a__xy", "b__x", "c"):
-        assert status(info(name), Policy(rules)) == status(info(name), Policy(dict(other)))
+        assert planned_status(info(name), Policy(rules)) == planned_status(info(name), Policy(dict(shuffled)))
 
 
 @pytest.mark.parametrize(
@@ -160,12 +160,12 @@ def test_the_order_of_rules_does_not_matter(rules: Rules, chance: random.Random)
     ],
 )
 def test_a_person_is_asked_by_rule_or_for_effects_without_a_rule(rules: Rules, expected: str) -> None:
-    call = planned(info("a__x"), Policy(rules, effects_allowed=False, has_person=True))
+    call = plan_tool_call(info("a__x"), Policy(rules, effects_allowed=False, has_person=True))
     ruling = call.approval.answerer.value if call.approval else ("denied" if call.refusal else "runs")
     assert ruling == expected
-    lonely = planned(info("a__x"), Policy(rules, effects_allowed=False))
-    assert lonely.approval is None
-    assert (lonely.refusal is None) == (expected == "runs")
+    call_without_person = plan_tool_call(info("a__x"), Policy(rules, effects_allowed=False))
+    assert call_without_person.approval is None
+    assert (call_without_person.refusal is None) == (expected == "runs")
 
 
 def test_the_agents_internal_tools_need_no_approval() -> None:
@@ -186,49 +186,49 @@ def test_calls_allowed_by_a_pattern_need_approval_after_untrusted_text() -> None
 
 
 def test_a_denial_names_the_setting_and_the_turn_continues() -> None:
-    said = text(info("srv__write"), CLOSED)
-    assert "toolPolicy" in said
-    assert '{"srv__write": "allow"}' in said
-    assert said.endswith("Go on without.")
+    refusal = refusal_text(info("srv__write"), CLOSED)
+    assert "toolPolicy" in refusal
+    assert '{"srv__write": "allow"}' in refusal
+    assert refusal.endswith("Go on without.")
 
 
 @pytest.mark.parametrize("policy", [Policy(), CLOSED, Policy({"*": "allow"}), Policy({"srv__read": "allow"})])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_changed_tool_is_denied_under_every_policy(policy: Policy, read_only: bool) -> None:
     tool = replace(info("srv__read", read_only=read_only), changed=True)
-    assert status(tool, policy) == "denied"
-    assert "POST /api/domains/{id}/mcp-servers/srv/accept" in text(tool, policy)
+    assert planned_status(tool, policy) == "denied"
+    assert "POST /api/domains/{id}/mcp-servers/srv/accept" in refusal_text(tool, policy)
 
 
 def test_a_call_that_the_catalogue_trusts_as_idempotent_still_has_effects() -> None:
     tool = replace(info("srv__put"), idempotent=True)
-    assert status(tool, CLOSED) == "denied"
-    assert planned(tool, Policy()).repeatable
+    assert planned_status(tool, CLOSED) == "denied"
+    assert plan_tool_call(tool, Policy()).repeatable
 
 
 # -- foreign schemas -----------------------------------------------------------------------------------------------
 
-EVIL = r"^(([a-z])+.)+[A-Z]([a-z])+$"
-LONG = "a" * 5000
+EVIL_PATTERN = r"^(([a-z])+.)+[A-Z]([a-z])+$"
+LONG_VALUE = "a" * 5000
 
 
-def stranger(**schema: Any) -> ToolInfo:
+def foreign_tool(**schema: Any) -> ToolInfo:
     return replace(info("srv__find"), input_schema={"type": "object", **schema})
 
 
-def problem(tool: ToolInfo, arguments: Mapping[str, Any]) -> str | None:
-    refusal = planned(tool, Policy(), arguments).refusal
+def find_call_problem(tool: ToolInfo, arguments: Mapping[str, Any]) -> str | None:
+    refusal = plan_tool_call(tool, Policy(), arguments).refusal
     return None if refusal is None else str(refusal.content[0]["text"])
 
 
 @pytest.mark.parametrize(
     "schema",
     [
-        {"properties": {"q": {"type": "string", "pattern": EVIL}}},
-        {"patternProperties": {EVIL: {"type": "string"}}},
-        {"properties": {"q": {"allOf": [{"anyOf": [{"pattern": EVIL}]}]}}},
-        {"propertyNames": {"pattern": EVIL}},
-        {"properties": {"q": {"$ref": "#/$defs/p"}}, "$defs": {"p": {"pattern": EVIL}}},
+        {"properties": {"q": {"type": "string", "pattern": EVIL_PATTERN}}},
+        {"patternProperties": {EVIL_PATTERN: {"type": "string"}}},
+        {"properties": {"q": {"allOf": [{"anyOf": [{"pattern": EVIL_PATTERN}]}]}}},
+        {"propertyNames": {"pattern": EVIL_PATTERN}},
+        {"properties": {"q": {"$ref": "#/$defs/p"}}, "$defs": {"p": {"pattern": EVIL_PATTERN}}},
         {"$ref": "#"},
         {
             "properties": {"q": {"$ref": "#/$defs/q"}},
@@ -245,32 +245,32 @@ def problem(tool: ToolInfo, arguments: Mapping[str, Any]) -> str | None:
         {"properties": {"q": {"type": "nothing"}}},
         {"properties": {"q": {"multipleOf": 0}}},
         {"properties": {"q": {"minimum": "x"}}},
-        {"allOf": [{"if": {"pattern": EVIL}, "then": {"type": "object"}}]},
+        {"allOf": [{"if": {"pattern": EVIL_PATTERN}, "then": {"type": "object"}}]},
     ],
 )
 def test_a_hostile_schema_is_cheap_fetches_nothing_and_refuses_no_call(schema: dict[str, Any]) -> None:
-    assert problem(stranger(**schema), {"q": LONG, LONG: LONG}) is None
+    assert find_call_problem(foreign_tool(**schema), {"q": LONG_VALUE, LONG_VALUE: LONG_VALUE}) is None
 
 
 def test_harmless_parts_of_a_foreign_schema_are_checked() -> None:
-    tool = stranger(
+    tool = foreign_tool(
         properties={"pattern": {"type": "string"}, "$ref": {"type": "integer"}, "mode": {"enum": [{"$ref": 1}]}},
         required=["pattern"],
         additionalProperties=False,
     )
-    assert problem(tool, {"pattern": "x", "$ref": 1, "mode": {"$ref": 1}}) is None
+    assert find_call_problem(tool, {"pattern": "x", "$ref": 1, "mode": {"$ref": 1}}) is None
     for arguments in ({}, {"pattern": 1}, {"pattern": "x", "$ref": "y"}, {"pattern": "x", "mode": {}}, {"other": 1}):
-        assert "do not fit" in str(problem(tool, arguments))
+        assert "do not fit" in str(find_call_problem(tool, arguments))
 
 
 def test_a_pattern_of_our_own_tools_is_checked() -> None:
     schema = {"type": "object", "properties": {"q": {"type": "string", "pattern": "^a$"}}}
     tool = replace(info("find", origin="builtin"), input_schema=schema)
-    assert "do not fit" in str(problem(tool, {"q": "b"}))
+    assert "do not fit" in str(find_call_problem(tool, {"q": "b"}))
 
 
 def test_the_problem_text_for_the_model_is_bounded() -> None:
-    assert len(str(problem(stranger(properties={"q": {"enum": ["x"]}}), {"q": "y" * 100_000}))) < 1000
+    assert len(str(find_call_problem(foreign_tool(properties={"q": {"enum": ["x"]}}), {"q": "y" * 100_000}))) < 1000
 
 
 JSON = st.recursive(
@@ -291,14 +291,14 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["properties", "items", "allOf", "if", "required", "contains"]), JSON), JSON)
 def test_no_schema_crashes_the_check(schema: dict[str, Any], value: Any) -> None:
-    planned(stranger(**schema), Policy(), {"a": value})
+    plan_tool_call(foreign_tool(**schema), Policy(), {"a": value})
 
 
 # -- texts that a turn has read ------------------------------------------------------------------------------------
 
 PATTERN = Policy({"*": "allow"}, effects_allowed=False)
 SEND, LOOK = info("srv__send"), info("srv__look", read_only=True)
-OURS = {
+OWN_TOOLS = {
     "search_documents": info("search_documents", origin="builtin"),
     "promptx_recall": info("promptx_recall", origin="system"),
     "promptx_action": info("promptx_action", origin="system"),
@@ -309,15 +309,15 @@ OURS = {
 HIT = {"document_id": "d", "document_name": "n", "sentences": [{"text": "x", "chunk_id": "c"}]}
 
 
-def machine(messages: list[Message]) -> Turn:
+def make_turn(messages: list[Message]) -> Turn:
     """Return a turn that continues after these messages, as after a restart."""
     turn = Turn(message_id=MessageId("m"), model="m", policy=PATTERN, max_steps=9)
-    turn.offer([SEND, *OURS.values()])
+    turn.offer([SEND, *OWN_TOOLS.values()])
     turn.restore(messages, {}, Usage())
     return turn
 
 
-def step(turn: Turn, name: str) -> Commit:
+def run_step(turn: Turn, name: str) -> Commit:
     """Let the model call one tool; return its message as committed."""
     turn.next()
     turn.begin_step((), ())
@@ -347,27 +347,27 @@ def step(turn: Turn, name: str) -> Commit:
 def test_texts_read_by_a_turn_affect_its_policy_even_after_a_restart(
     name: str, outcome: CallOutcome, reads: bool
 ) -> None:
-    turn = machine([])
-    first = step(turn, name)
-    (call,) = first.calls
+    turn = make_turn([])
+    first_commit = run_step(turn, name)
+    (call,) = first_commit.calls
     assert call.refusal is None
     turn.next()
     turn.finish_call(call, outcome)
     results = turn.next()
     assert isinstance(results, Commit)
     turn.take_commit(results)
-    for each in (turn, machine([*first.messages, *results.messages])):
-        (sent,) = step(each, SEND.name).calls
-        assert sent.because == ("others-text" if reads else None)
+    for checked_turn in (turn, make_turn([*first_commit.messages, *results.messages])):
+        (send_call,) = run_step(checked_turn, SEND.name).calls
+        assert send_call.because == ("others-text" if reads else None)
 
 
 def test_our_own_refusal_is_not_untrusted_text() -> None:
-    turn = machine([])
-    (call,) = step(turn, "srv__gone").calls
+    turn = make_turn([])
+    (call,) = run_step(turn, "srv__gone").calls
     assert call.refusal is not None
     turn.next()
     turn.finish_call(call, call.refusal)
     results = turn.next()
     assert isinstance(results, Commit)
     turn.take_commit(results)
-    assert step(turn, SEND.name).calls[0].refusal is None
+    assert run_step(turn, SEND.name).calls[0].refusal is None

@@ -44,10 +44,10 @@ MODELS = ("claude-sonnet-5-5", "claude-opus-4-8", "local", "anthropic:claude-son
 TOOLS = (info("search_documents", origin="builtin"), info("fs__read"))
 
 
-def result_of(kind: str, ident: str, found: list[tuple[int, int, int]], number: int) -> Block:
+def result_of(kind: str, call_id: str, passage_runs: list[tuple[int, int, int]], number: int) -> Block:
     """Return the result of a call, by its kind."""
-    passages: list[Block] = [search_result_block(hit(run)) for run in found]
-    parts: dict[str, list[Block]] = {
+    passages: list[Block] = [search_result_block(hit(run)) for run in passage_runs]
+    contents: dict[str, list[Block]] = {
         "found": [text_block("Found."), *passages],
         "image": [text_block("Look."), kept_image("image/png", f"ref_{number}", (number * 500 + 1, 10))],
         "tools": [{"type": "tool_reference", "tool_name": "fs__read"}],
@@ -55,7 +55,7 @@ def result_of(kind: str, ident: str, found: list[tuple[int, int, int]], number: 
         "role": [text_block("You sell.")],
     }
     activated = {ACTIVATION: {"role": f"role-{number}", "hash": "x"}} if kind == "role" else {}
-    return tool_result_block(ident, parts[kind]) | activated
+    return tool_result_block(call_id, contents[kind]) | activated
 
 
 @dataclass
@@ -77,8 +77,8 @@ class Talk:
 
     def say(self, role: str, content: list[Block], step: int = 1) -> None:
         self.count += 1
-        turn, place = TurnId(f"turn_{self.turn}"), self.transcript.last_seq + 1
-        self.transcript.append(place, turn, step, MessageId("msg"), {"role": role, "content": content})  # type: ignore[typeddict-item]
+        turn, seq = TurnId(f"turn_{self.turn}"), self.transcript.last_seq + 1
+        self.transcript.append(seq, turn, step, MessageId("msg"), {"role": role, "content": content})  # type: ignore[typeddict-item]
 
     def ask(self) -> None:
         self.turn += 1
@@ -95,12 +95,14 @@ class Talk:
         return [thought] if self.draw(True, False) else []
 
     def answer(self) -> None:
-        said = self.draw([text_block("So.")], [text_block("So."), text_block("It is.") | {"_references": []}])
-        self.say("assistant", [*self.thought(), *said])
+        text_blocks = self.draw([text_block("So.")], [text_block("So."), text_block("It is.") | {"_references": []}])
+        self.say("assistant", [*self.thought(), *text_blocks])
 
     def call(self) -> None:
         self.calls = [f"toolu_{self.count}_{number}" for number in range(self.draw(1, 1, 2))]
-        uses: list[Block] = [{"type": "tool_use", "id": each, "name": "fs__read", "input": {}} for each in self.calls]
+        uses: list[Block] = [
+            {"type": "tool_use", "id": call_id, "name": "fs__read", "input": {}} for call_id in self.calls
+        ]
         self.say("assistant", [*self.thought(), *uses])
 
     def results(self) -> None:
@@ -109,8 +111,8 @@ class Talk:
             call: self.draw("found", "found", "found", "image", "tools", "tools", "plain", "role", "")
             for call in self.calls
         }
-        drawn = {call: self.data.draw(st.lists(runs, max_size=2)) for call in self.calls}
-        results = [result_of(kind, each, drawn[each], self.count) for each, kind in kinds.items() if kind]
+        drawn_runs = {call: self.data.draw(st.lists(runs, max_size=2)) for call in self.calls}
+        results = [result_of(kind, call_id, drawn_runs[call_id], self.count) for call_id, kind in kinds.items() if kind]
         self.say("user", [*results, text_block("And?")][self.draw(0, 0, 0, 1) :])
 
     def search(self) -> None:
@@ -120,13 +122,13 @@ class Talk:
 
     def shed(self) -> None:
         entries = self.transcript.in_window()
-        results = [(each, block) for each in entries for block in each.message["content"] if "tool_use_id" in block]
+        results = [(entry, block) for entry in entries for block in entry.message["content"] if "tool_use_id" in block]
         if results:
             entry, block = self.draw(*results)
-            kept = shed_results(entry.message["content"], {block["tool_use_id"]: {"name": "x", "ref": "ref_x"}})
-            later = list_rewrites([each for each in entries if each.seq > entry.seq])
-            for each, content in [(entry, kept), *later]:
-                self.transcript.rewrite(each, content)
+            shed_content = shed_results(entry.message["content"], {block["tool_use_id"]: {"name": "x", "ref": "ref_x"}})
+            later_rewrites = list_rewrites([later_entry for later_entry in entries if later_entry.seq > entry.seq])
+            for changed_entry, content in [(entry, shed_content), *later_rewrites]:
+                self.transcript.rewrite(changed_entry, content)
 
     def refuse(self) -> None:
         if self.turn:
@@ -145,59 +147,61 @@ class Talk:
         self.model = self.draw(*MODELS)
 
     def edit_tool(self) -> None:
-        read = replace(self.tools[1], description=f"Reads {self.count}.")
-        self.tools = (self.tools[0], read)
+        read_tool = replace(self.tools[1], description=f"Reads {self.count}.")
+        self.tools = (self.tools[0], read_tool)
 
     def go_on(self) -> None:
-        often = (self.ask, self.answer, self.call, self.results, self.search, self.search) * 2
-        rarely = (self.shed, self.refuse, self.move, self.delete, self.ask_another, self.edit_tool)
-        act: Callable[[], None] = self.draw(*often, *rarely)
+        frequent_acts = (self.ask, self.answer, self.call, self.results, self.search, self.search) * 2
+        rare_acts = (self.shed, self.refuse, self.move, self.delete, self.ask_another, self.edit_tool)
+        act: Callable[[], None] = self.draw(*frequent_acts, *rare_acts)
         act()
         self.check()
 
     def check(self) -> None:
         """Build the next request from the last one and from scratch; query the transcript, and a newly read one."""
-        grown, anew = self.build(self.transcript.take_sent()), self.build(None)
-        self.transcript.keep_sent(grown.messages)
-        assert grown == anew
-        assert body_of(grown.request) == whole_body(anew.request)
-        check_sent(grown.request, whole=not self.deleted)
+        extended_request, new_request = self.build(self.transcript.take_sent()), self.build(None)
+        self.transcript.keep_sent(extended_request.messages)
+        assert extended_request == new_request
+        assert body_of(extended_request.request) == whole_body(new_request.request)
+        check_sent(extended_request.request, each_once=not self.deleted)
         talk, window = self.transcript, self.transcript.window()
-        fresh = Transcript(
+        reread = Transcript(
             SessionId("sess_2"),
             SessionLabels(),
             entries=talk.entries,
             window_start=talk.window_start,
             head=talk.head,
         )
-        assert talk.in_window() == fresh.in_window() == [entry for entry in talk.entries if talk.is_sent(entry)]
-        assert talk.pictures == fresh.pictures == refs_of_images(window)
-        assert talk.cited == fresh.cited == cited_chunks(window)
-        assert talk.lost_documents(self.deleted) == lost_anew(window, self.deleted)
-        assert (talk.tokens(5), talk.turn_sizes()) == (fresh.tokens(5), fresh.turn_sizes())
-        assert talk.activation == fresh.activation == last_activation(window)
-        assert talk.memory == fresh.memory + grown.messages.memory, "what was weighed as it grew"
+        assert talk.in_window() == reread.in_window() == [entry for entry in talk.entries if talk.is_sent(entry)]
+        assert talk.pictures == reread.pictures == refs_of_images(window)
+        assert talk.cited == reread.cited == cited_chunks(window)
+        assert talk.lost_documents(self.deleted) == find_lost_documents(window, self.deleted)
+        assert (talk.tokens(5), talk.turn_sizes()) == (reread.tokens(5), reread.turn_sizes())
+        assert talk.activation == reread.activation == last_activation(window)
+        assert talk.memory == reread.memory + extended_request.messages.memory, "what was weighed as it grew"
         downs = [block[DOWN] for message in window for block in message["content"] if DOWN in block]
         assert servers_back(talk.down, {}, {"fs"}) == (downs[-1] if downs else [])
-        old = choose_to_shed([each.message for each in talk.in_window()], 10**9, old_only=True)
-        assert talk.saved_by_old() == sum(each.saved for each in old)
-        self.check_words(grown)
+        old_results = choose_to_shed([entry.message for entry in talk.in_window()], 10**9, old_only=True)
+        assert talk.saved_by_old() == sum(result.saved for result in old_results)
+        self.check_words(extended_request)
 
-    def check_words(self, built: BuiltRequest) -> None:
+    def check_words(self, built_request: BuiltRequest) -> None:
         """Check that plain text messages are sent, measured and queried like any others."""
-        marked = replace(self, transcript=Transcript(SessionId("sess_3"), SessionLabels(), head=self.transcript.head))
-        marked.transcript.entries += [
+        marked_talk = replace(
+            self, transcript=Transcript(SessionId("sess_3"), SessionLabels(), head=self.transcript.head)
+        )
+        marked_talk.transcript.entries += [
             replace(entry, message=marked_words(entry.message)) for entry in self.transcript.in_window()
         ]
-        others = marked.build(None)
-        assert whole_body(others.request) == whole_body(built.request)
-        assert (others.passages, others.call_ids) == (built.passages, built.call_ids)
-        assert marked.transcript.tokens(5) == self.transcript.tokens(5)
-        assert [turn_size.tokens for turn_size in marked.transcript.turn_sizes()] == [
+        marked_request = marked_talk.build(None)
+        assert whole_body(marked_request.request) == whole_body(built_request.request)
+        assert (marked_request.passages, marked_request.call_ids) == (built_request.passages, built_request.call_ids)
+        assert marked_talk.transcript.tokens(5) == self.transcript.tokens(5)
+        assert [turn_size.tokens for turn_size in marked_talk.transcript.turn_sizes()] == [
             turn_size.tokens for turn_size in self.transcript.turn_sizes()
         ]
 
-    def build(self, before: Any) -> BuiltRequest:
+    def build(self, sent_messages: Any) -> BuiltRequest:
         pictures = {ref: "aGk=" for ref in self.transcript.pictures if not ref.endswith("3")}
         return build_request(
             definition(model=self.model),
@@ -205,7 +209,7 @@ class Talk:
             self.transcript.window(),
             gone_chunks=self.deleted & self.transcript.cited,
             pictures=pictures,
-            before=before,
+            before=sent_messages,
         )
 
 
@@ -220,12 +224,12 @@ def body_of(request: ModelRequest) -> Any:
 
 
 def whole_body(request: ModelRequest) -> Any:
-    whole = {**request_body(request), "stream": True}
-    return json.loads(json.dumps(whole, ensure_ascii=False).encode("utf-8", "replace"))
+    body = {**request_body(request), "stream": True}
+    return json.loads(json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
 
 
-def check_sent(request: ModelRequest, *, whole: bool) -> None:
-    """Check that calls are answered, that nothing else is, and with ``whole`` that no passage occurs twice."""
+def check_sent(request: ModelRequest, *, each_once: bool) -> None:
+    """Check that calls are answered, that nothing else is, and with ``each_once`` that no passage occurs twice."""
     open_ids: list[str] = []
     for message in request.messages:
         if message["role"] == "user":
@@ -235,18 +239,23 @@ def check_sent(request: ModelRequest, *, whole: bool) -> None:
         elif message["role"] == "assistant":
             open_ids = [block["id"] for block in tool_uses(message["content"])]
     assert not open_ids
-    shown = chunks_in(request.messages)
-    assert len(shown) == len(set(shown)) or not whole
+    chunks = chunks_in(request.messages)
+    assert len(chunks) == len(set(chunks)) or not each_once
 
 
-def lost_anew(window: list[Message], deleted: set[str]) -> dict[str, str]:
+def find_lost_documents(window: list[Message], deleted: set[str]) -> dict[str, str]:
     """Return the expected result of `Transcript.lost_documents`, from everything that is sent."""
     blocks = [block for message in window for block in message["content"]]
-    told = {ident for block in blocks for ident in block.get(GONE, ())}
-    parts = [part for each in blocks if each["type"] == "tool_result" and SHED not in each for part in each["content"]]
-    passages = [passage for part in parts if (passage := Passage.of(part)) is not None]
+    announced = {document_id for block in blocks for document_id in block.get(GONE, ())}
+    content_blocks = [
+        content_block
+        for block in blocks
+        if block["type"] == "tool_result" and SHED not in block
+        for content_block in block["content"]
+    ]
+    passages = [passage for content_block in content_blocks if (passage := Passage.of(content_block)) is not None]
     lost = [passage for passage in passages if deleted.issuperset(passage.chunk_ids)]
-    return {each.document_id: each.document_name for each in lost if each.document_id not in told}
+    return {passage.document_id: passage.document_name for passage in lost if passage.document_id not in announced}
 
 
 @given(st.data())
@@ -256,26 +265,26 @@ def test_an_incrementally_built_request_equals_a_newly_built_one(data: st.DataOb
         talk.go_on()
 
 
-def conversation(count: int, words: str = "And what of this?") -> Transcript:
+def conversation(count: int, question: str = "And what of this?") -> Transcript:
     """Return a conversation with this number of messages, and a search in each turn."""
     talk = Transcript(SessionId("sess_1"), SessionLabels())
     for number in range(count // 4):
-        grow(talk, number, words)
+        append_turn(talk, number, question)
     return talk
 
 
-def grow(talk: Transcript, number: int, words: str = "And what of this?") -> None:
+def append_turn(talk: Transcript, number: int, question: str = "And what of this?") -> None:
     use: Block = {"type": "tool_use", "id": f"toolu_{number}", "name": "search_documents", "input": {"query": "x"}}
-    found = tool_result_block(use["id"], [search_result_block(hit((number, number, 2)))])
+    result_block = tool_result_block(use["id"], [search_result_block(hit((number, number, 2)))])
     turn, answer = TurnId(f"turn_{number}"), [text_block("So it is.")]
     entries = talk.plan(
         turn,
         0,
         MessageId("msg"),
         [
-            user_message(words),
+            user_message(question),
             {"role": "assistant", "content": [use]},
-            {"role": "user", "content": [found]},
+            {"role": "user", "content": [result_block]},
             {"role": "assistant", "content": answer},
         ],
     )
@@ -284,19 +293,19 @@ def grow(talk: Transcript, number: int, words: str = "And what of this?") -> Non
 
 def take_turn(talk: Transcript, number: int) -> None:
     """Use a conversation as a turn does: two encoded requests and the queries."""
-    grow(talk, number)
-    held = talk.entries[-3:]
+    append_turn(talk, number)
+    last_entries = talk.entries[-3:]
     del talk.entries[-3:]
-    for entries in (held[:2], held[2:]):
-        built = build_request(
+    for entries in (last_entries[:2], last_entries[2:]):
+        built_request = build_request(
             definition(model=MODELS[0]),
             TOOLS,
             talk.window(),
             gone_chunks=talk.cited & {"c1-1"},
             before=talk.take_sent(),
         )
-        talk.keep_sent(built.messages)
-        assert encoded_body(built.request, profile_of(MODELS[0]))
+        talk.keep_sent(built_request.messages)
+        assert encoded_body(built_request.request, profile_of(MODELS[0]))
         talk.extend(entries)
         assert talk.tokens(0)
         assert not talk.pictures
@@ -307,20 +316,20 @@ def take_turn(talk: Transcript, number: int) -> None:
     assert not talk.unseen_turns()
 
 
-def calls_of(work: Callable[[], None]) -> int:
-    """Return the number of Python function calls of a piece of work."""
+def calls_of(task: Callable[[], None]) -> int:
+    """Return the number of Python function calls of a task."""
     count = 0
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         nonlocal count
         count += event == "call"
 
-    before = sys.getprofile()
+    profiler_before = sys.getprofile()
     sys.setprofile(note)
     try:
-        work()
+        task()
     finally:
-        sys.setprofile(before)
+        sys.setprofile(profiler_before)
     return count
 
 
@@ -331,41 +340,43 @@ def test_the_work_of_a_turn_does_not_grow_with_its_conversation() -> None:
         for number in range(length, length + 3):
             take_turn(talk, number)
         counts.append(calls_of(lambda talk=talk, number=length + 3: take_turn(talk, number)))  # type: ignore[misc]
-    short, long = counts
-    assert abs(long - short) <= short / 10
+    short_count, long_count = counts
+    assert abs(long_count - short_count) <= short_count / 10
 
 
 def test_images_beyond_the_limit_become_text_and_no_image_is_stored_inline() -> None:
     talk = Transcript(SessionId("sess_1"), SessionLabels())
-    before = None
+    sent_messages = None
     for number in range(25):
         width = 3_000 if number == 22 else 10
         content = [kept_image("image/png", f"ref_{number}", (width, 10)), text_block("Look.")]
         talk.append(2 * number + 1, TurnId(f"turn_{number}"), 0, MessageId("msg"), {"role": "user", "content": content})
-        pictures = {f"ref_{each}": "aGk=" * 50_000 for each in range(number + 1)}
-        built = build_request(definition(model=MODELS[0]), (), talk.window(), pictures=pictures, before=before)
-        before = built.messages
-        assert body_of(built.request) == whole_body(built.request)
-        blocks = [message["content"][0] for message in built.request.messages if message["role"] == "user"]
+        pictures = {f"ref_{index}": "aGk=" * 50_000 for index in range(number + 1)}
+        built_request = build_request(
+            definition(model=MODELS[0]), (), talk.window(), pictures=pictures, before=sent_messages
+        )
+        sent_messages = built_request.messages
+        assert body_of(built_request.request) == whole_body(built_request.request)
+        blocks = [message["content"][0] for message in built_request.request.messages if message["role"] == "user"]
         assert [block["type"] for block in blocks] == [
-            "text" if each == 22 and number >= 22 else "image" for each in range(number + 1)
+            "text" if index == 22 and number >= 22 else "image" for index in range(number + 1)
         ]
         answer = [text_block("A thing.")]
         talk.append(
             2 * number + 2, TurnId(f"turn_{number}"), 1, MessageId("msg"), {"role": "assistant", "content": answer}
         )
-        assert before.memory < 100_000
+        assert sent_messages.memory < 100_000
 
 
 def test_built_and_encoded_messages_count_as_the_conversations_memory() -> None:
     talk = conversation(400)
-    bare = talk.memory
-    built = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
-    talk.keep_sent(built.messages)
-    made = talk.memory
-    assert made > bare
-    body = encoded_body(built.request, profile_of(MODELS[0]))
-    assert talk.memory > made + sum(map(len, body)) * 0.8
+    bare_memory = talk.memory
+    built_request = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
+    talk.keep_sent(built_request.messages)
+    built_memory = talk.memory
+    assert built_memory > bare_memory
+    body = encoded_body(built_request.request, profile_of(MODELS[0]))
+    assert talk.memory > built_memory + sum(map(len, body)) * 0.8
 
 
 def test_caches_of_a_long_conversation_take_less_than_its_own_memory() -> None:
@@ -377,27 +388,30 @@ def test_caches_of_a_long_conversation_take_less_than_its_own_memory() -> None:
 
 
 def test_a_loaded_tool_has_its_current_description() -> None:
-    talk, tools, before = Transcript(SessionId("sess_1"), SessionLabels()), TOOLS, None
+    talk, tools, sent_messages = Transcript(SessionId("sess_1"), SessionLabels()), TOOLS, None
     use: Block = {"type": "tool_use", "id": "toolu_1", "name": "find_tools", "input": {"query": "read"}}
-    said: list[Message] = [
+    messages: list[Message] = [
         user_message("Read it."),
         {"role": "assistant", "content": [use]},
         {"role": "user", "content": [result_of("tools", "toolu_1", [], 0)]},
     ]
-    for step, message in enumerate(said):
+    for step, message in enumerate(messages):
         talk.extend(talk.plan(TurnId("turn_1"), step, MessageId("msg"), [message]))
-        built = build_request(definition(model="local"), tools, talk.window(), before=before)
-        before, tools = built.messages, (TOOLS[0], replace(TOOLS[1], description=f"Reads, edition {step}."))
-    assert "Reads, edition 1." in str(built.request.messages)
+        built_request = build_request(definition(model="local"), tools, talk.window(), before=sent_messages)
+        sent_messages, tools = (
+            built_request.messages,
+            (TOOLS[0], replace(TOOLS[1], description=f"Reads, edition {step}.")),
+        )
+    assert "Reads, edition 1." in str(built_request.request.messages)
 
 
 def test_the_first_entry_of_a_transcript_can_be_rewritten() -> None:
     talk = conversation(8)
-    for place in (7, 0, 4):
-        entry = talk.entries[place]
+    for index in (7, 0, 4):
+        entry = talk.entries[index]
         talk.rewrite(entry, [text_block("Other."), *entry.message["content"]])
-        assert talk.entries[place].message["content"][0] == text_block("Other.")
+        assert talk.entries[index].message["content"][0] == text_block("Other.")
         assert entry.message["content"][0] != text_block("Other."), "who has the old one keeps it"
         assert talk.in_window() == talk.entries
-        assert [each.seq for each in talk.entries] == list(range(1, 9))
-        assert isinstance(talk.entries[place], TranscriptEntry)
+        assert [any_entry.seq for any_entry in talk.entries] == list(range(1, 9))
+        assert isinstance(talk.entries[index], TranscriptEntry)

@@ -36,23 +36,23 @@ async def dump(request: CallRequest) -> CallOutcome:
 
 
 async def search(request: CallRequest) -> CallOutcome:
-    each = [f"Sentence {number} of the pump's long manual. " * 12 for number in range(60)]
-    found = [hits(text, document=f"doc_{number}")["hits"][0] for number, text in enumerate(each)]
-    return ok("found", {"retrieval_id": "ret_1", "mode": "lexical", "hits": found})
+    sentences = [f"Sentence {number} of the pump's long manual. " * 12 for number in range(60)]
+    long_hits = [hits(text, document=f"doc_{number}")["hits"][0] for number, text in enumerate(sentences)]
+    return ok("found", {"retrieval_id": "ret_1", "mode": "lexical", "hits": long_hits})
 
 
 async def answer(request: CallRequest) -> CallOutcome:
     return ok(f"{request.tool.name} ran")
 
 
-def planned(*steps: Step) -> FakeChatAPI:
+def serve_steps(*steps: Step) -> FakeChatAPI:
     """Return a service whose model takes one step after the other, gives no summary, and answers briefly at the end."""
-    left = list(steps)
+    remaining = list(steps)
 
     def brain(body: Json) -> Step:
-        asks = "Summarise the conversation" in str([body["messages"][0], body["messages"][-1]])
-        stops = body.get("tool_choice") == "none" or not left
-        return say("I had rather not.") if asks else say("So.") if stops else left.pop(0)
+        asks_for_summary = "Summarise the conversation" in str([body["messages"][0], body["messages"][-1]])
+        must_stop = body.get("tool_choice") == "none" or not remaining
+        return say("I had rather not.") if asks_for_summary else say("So.") if must_stop else remaining.pop(0)
 
     return FakeChatAPI(then=brain, rules=ChatRules(context_window=WINDOW))
 
@@ -72,36 +72,40 @@ async def run(folder: Path, api: FakeChatAPI, tools: MemoryToolset, model: str, 
 
 async def test_tools_that_would_fill_a_short_window_are_deferred(tmp_path: Path) -> None:
     tools = toolset(search_documents=search)
-    many = {tool.name: (tool, answer) for tool in many_tools(25)}
-    wanted = "helpdesk__get_ticket"
-    call = use("call_tool", name=wanted, arguments={"id": "T-1"})
-    api = planned(use("find_tools", query="get a ticket"), call)
-    events = await run(tmp_path, api, replace(tools, functions={**tools.functions, **many}), SHORT, "What of T-1?")
+    server_tools = {tool.name: (tool, answer) for tool in many_tools(25)}
+    tool_name = "helpdesk__get_ticket"
+    call = use("call_tool", name=tool_name, arguments={"id": "T-1"})
+    api = serve_steps(use("find_tools", query="get a ticket"), call)
+    events = await run(
+        tmp_path, api, replace(tools, functions={**tools.functions, **server_tools}), SHORT, "What of T-1?"
+    )
     results = [event.fields() for event in events if event.type == "tool_result"]
-    assert [(each["toolName"], each["status"]) for each in results] == [("find_tools", "ok"), (wanted, "ok")]
+    assert [(result["toolName"], result["status"]) for result in results] == [("find_tools", "ok"), (tool_name, "ok")]
     assert text_of(events) == "So."
     assert tokens_of(api.requests[0]) < WINDOW / 4
     assert api.refused == []
 
 
 async def test_long_results_are_bounded_by_a_short_window_and_can_be_read_on(tmp_path: Path) -> None:
-    twice = Step((Use("dump", {"query": "a"}), Use("dump", {"query": "b"}), Use("search_documents", {"query": "c"})))
-    api = planned(twice)
+    three_calls = Step(
+        (Use("dump", {"query": "a"}), Use("dump", {"query": "b"}), Use("search_documents", {"query": "c"}))
+    )
+    api = serve_steps(three_calls)
     events = await run(tmp_path, api, toolset(dump=dump, search_documents=search), SHORT, "Go")
     results = [event.fields() for event in events if event.type == "tool_result"]
-    refs = [each["ref"] for each in results if each["toolName"] == "dump"]
+    refs = [result["ref"] for result in results if result["toolName"] == "dump"]
     assert all(refs)
-    assert all(len(each["content"]) < WINDOW for each in results)
+    assert all(len(result["content"]) < WINDOW for result in results)
     assert (kinds(events)[-1], text_of(events)) == ("done", "So.")
-    told = [message["content"] for message in api.requests[1]["messages"] if message["role"] == "tool"]
-    assert "more passages were left out" in told[2]
+    tool_messages = [message["content"] for message in api.requests[1]["messages"] if message["role"] == "tool"]
+    assert "more passages were left out" in tool_messages[2]
     assert api.refused == []
 
 
 @pytest.mark.parametrize("model", [SHORT, UNKNOWN])
 async def test_many_long_results_at_once_do_not_end_the_turn(tmp_path: Path, model: str) -> None:
-    at_once = Step(tuple(Use("dump", {"query": f"number {number}"}) for number in range(8)))
-    api = planned(at_once, Step((Say("On."), Use("dump", {"query": "more"}))))
+    eight_calls = Step(tuple(Use("dump", {"query": f"number {number}"}) for number in range(8)))
+    api = serve_steps(eight_calls, Step((Say("On."), Use("dump", {"query": "more"}))))
     events = await run(tmp_path, api, toolset(dump=dump), model, "Go", "And?")
     assert [kind for kind in kinds(events) if kind in ("done", "error")] == ["done", "done"]
     assert text_of(events).endswith("So.")

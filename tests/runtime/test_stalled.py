@@ -29,10 +29,10 @@ class Tools:
     """A tool with effects that counts its runs, and can be blocked."""
 
     def __init__(self) -> None:
-        self.spent = 0
+        self.run_count = 0
 
     async def spend(self, request: CallRequest) -> CallOutcome:
-        self.spent += 1
+        self.run_count += 1
         return ok("spent")
 
     def toolset(self) -> MemoryToolset:
@@ -44,34 +44,34 @@ def steps() -> list[Scripted]:
 
 
 @asynccontextmanager
-async def full_disk(
+async def open_full_disk(
     folder: Path, model: ScriptedModel, tools: Tools | None = None
 ) -> AsyncIterator[tuple[Bench, Disk]]:
-    real = await Database.open(database_at(folder / "test.db"))
-    disk = Disk(real)
+    database = await Database.open(database_at(folder / "test.db"))
+    disk = Disk(database)
 
     def create(conn: Connection) -> None:
         if sessions.get(conn, SESSION) is None:
             sessions.create(conn, SESSION, SessionLabels(conversation_id=ConversationId("c")), created_at="2026")
 
     try:
-        await real.write(create)
+        await database.write(create)
         async with bench(folder, model, (tools or Tools()).toolset(), database=disk) as b:
             yield b, disk
     finally:
         with anyio.CancelScope(shield=True):
-            await real.aclose()
+            await database.aclose()
 
 
-async def read(b: Bench, turn_id: str, into: list[AgentEvent], until: str = "") -> None:
+async def read_events(b: Bench, turn_id: str, received: list[AgentEvent], last_type: str = "") -> None:
     async for event in b.runtime.follow(TurnId(turn_id)):
-        into.append(event)
-        if event.type == until:
+        received.append(event)
+        if event.type == last_type:
             return
 
 
 async def test_a_message_that_the_store_refuses_causes_no_call_of_the_model(tmp_path: Path) -> None:
-    async with ScriptedModel(say("Hello."), say("Again.")) as model, full_disk(tmp_path, model) as (b, disk):
+    async with ScriptedModel(say("Hello."), say("Again.")) as model, open_full_disk(tmp_path, model) as (b, disk):
         await b.say("Hi")
         disk.fill()
         with pytest.raises(StorageFull):
@@ -83,13 +83,13 @@ async def test_a_message_that_the_store_refuses_causes_no_call_of_the_model(tmp_
         assert len(model.requests) == 2
 
 
-def check(events: list[AgentEvent]) -> list[AgentEvent]:
+def check_events(events: list[AgentEvent]) -> list[AgentEvent]:
     """Check the events of one reader; return the numbered ones."""
-    numbered = [event for event in events if event.seq]
-    assert [event.seq for event in numbered] == sorted({event.seq for event in numbered})
-    assert [event.terminal for event in numbered].count(True) <= 1
-    assert not any(event.terminal for event in numbered[:-1])
-    return numbered
+    numbered_events = [event for event in events if event.seq]
+    assert [event.seq for event in numbered_events] == sorted({event.seq for event in numbered_events})
+    assert [event.terminal for event in numbered_events].count(True) <= 1
+    assert not any(event.terminal for event in numbered_events[:-1])
+    return numbered_events
 
 
 @pytest.mark.parametrize("full_at", range(1, 9))
@@ -98,26 +98,26 @@ async def test_a_disk_that_is_full_at_any_write_only_delays_the_turn(
     tmp_path: Path, full_at: int, refusals: int
 ) -> None:
     tools = Tools()
-    async with full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
+    async with open_full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
         accepted = await b.send("Spend", definition())
         disk.fill(refusals, full_at)
         events: list[AgentEvent] = []
         with anyio.fail_after(PATIENCE):
-            await read(b, accepted.turn_id, events)
-        numbered = check(events)
-        assert [event.seq for event in numbered] == list(range(1, len(numbered) + 1))
-        assert kinds(numbered)[-1] == "done"
-        told = [event for event in events if not event.seq]
-        assert all(event.fields()["code"] == "STORAGE_STALLED" for event in told)
-        assert disk.refusals == refusals or told, "the reader was not told"
-        assert tools.spent == 1
-        stored = [event async for event in b.runtime.follow(accepted.turn_id)]
-        assert [event.data for event in stored] == [event.data for event in numbered]
-        assert [turn.id for turn, _ in b.ended] == [accepted.turn_id]
+            await read_events(b, accepted.turn_id, events)
+        numbered_events = check_events(events)
+        assert [event.seq for event in numbered_events] == list(range(1, len(numbered_events) + 1))
+        assert kinds(numbered_events)[-1] == "done"
+        notices = [event for event in events if not event.seq]
+        assert all(event.fields()["code"] == "STORAGE_STALLED" for event in notices)
+        assert disk.refusals == refusals or notices, "the reader was not told"
+        assert tools.run_count == 1
+        stored_events = [event async for event in b.runtime.follow(accepted.turn_id)]
+        assert [event.data for event in stored_events] == [event.data for event in numbered_events]
+        assert [turn.id for turn, _ in b.ended_turns] == [accepted.turn_id]
 
 
 async def test_no_terminal_event_is_visible_before_it_is_synced(tmp_path: Path) -> None:
-    async with full_disk(tmp_path, ScriptedModel(say("Hello."))) as (b, disk):
+    async with open_full_disk(tmp_path, ScriptedModel(say("Hello."))) as (b, disk):
         events = await b.say("Hi")
         assert events[-1].type == "done"
         assert disk.durable[-1], "the terminal event's commit was not synced"
@@ -127,64 +127,64 @@ async def test_a_turn_stopped_while_its_end_is_refused_has_one_end_and_no_later_
     tmp_path: Path,
 ) -> None:
     tools = Tools()
-    first: list[AgentEvent] = []
-    async with full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
+    first_events: list[AgentEvent] = []
+    async with open_full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
         accepted = await b.send("Spend", definition())
         disk.fill()
         with anyio.fail_after(PATIENCE):
-            await read(b, accepted.turn_id, first, until="notice")
-    assert not any(event.terminal for event in check(first)), "an end was told that nothing had stored"
-    async with full_disk(tmp_path, ScriptedModel(*steps()), tools) as (b, disk):
+            await read_events(b, accepted.turn_id, first_events, last_type="notice")
+    assert not any(event.terminal for event in check_events(first_events)), "an end was told that nothing had stored"
+    async with open_full_disk(tmp_path, ScriptedModel(*steps()), tools) as (b, disk):
         assert await b.runtime.recover() == 1
         events: list[AgentEvent] = []
         with anyio.fail_after(PATIENCE):
-            await read(b, accepted.turn_id, events)
-    check(events)
-    known = {event.seq: event.data for event in first if event.seq}
-    assert all(known.get(event.seq, event.data) == event.data for event in events), "a number means two events"
-    assert tools.spent == 1
+            await read_events(b, accepted.turn_id, events)
+    check_events(events)
+    data_by_seq = {event.seq: event.data for event in first_events if event.seq}
+    assert all(data_by_seq.get(event.seq, event.data) == event.data for event in events), "a number means two events"
+    assert tools.run_count == 1
 
 
 async def test_a_message_is_refused_while_the_previous_turns_end_cannot_be_stored(tmp_path: Path) -> None:
-    async with full_disk(tmp_path, ScriptedModel(say("One."), say("Two."))) as (b, disk):
-        slow = await b.send("A", definition())
+    async with open_full_disk(tmp_path, ScriptedModel(say("One."), say("Two."))) as (b, disk):
+        accepted = await b.send("A", definition())
         disk.fill()
         events: list[AgentEvent] = []
         with anyio.fail_after(PATIENCE):
-            await read(b, slow.turn_id, events, until="notice")
+            await read_events(b, accepted.turn_id, events, last_type="notice")
             with pytest.raises(StorageFull):
                 await b.send("B", definition(), client_message_id="m2")
-            assert await b.turn(slow.turn_id) is not None
+            assert await b.turn(accepted.turn_id) is not None
             disk.clear()
-            await read(b, slow.turn_id, events)
-            again = await b.send("B", definition(), client_message_id="m2")
-            assert not again.duplicate
-            assert text_of([event async for event in b.runtime.follow(again.turn_id)]) == "Two."
+            await read_events(b, accepted.turn_id, events)
+            repeated = await b.send("B", definition(), client_message_id="m2")
+            assert not repeated.duplicate
+            assert text_of([event async for event in b.runtime.follow(repeated.turn_id)]) == "Two."
 
 
 async def test_an_interrupt_without_a_store_ends_the_turn_when_it_returns(tmp_path: Path) -> None:
     tools = Tools()
-    async with full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
+    async with open_full_disk(tmp_path, ScriptedModel(*steps(), strict=False), tools) as (b, disk):
         accepted = await b.send("Spend", definition())
         disk.fill()
         events: list[AgentEvent] = []
         with anyio.fail_after(PATIENCE):
-            await read(b, accepted.turn_id, events, until="notice")
+            await read_events(b, accepted.turn_id, events, last_type="notice")
             assert await b.runtime.interrupt(SESSION)
             disk.clear()
-            await read(b, accepted.turn_id, events)
+            await read_events(b, accepted.turn_id, events)
         assert events[-1].type == "interrupted"
-        assert tools.spent == 0, "an effect began after the interrupt"
+        assert tools.run_count == 0, "an effect began after the interrupt"
         assert (await b.turn(accepted.turn_id)).status is TurnStatus.INTERRUPTED
 
 
 async def test_a_stop_while_the_store_refuses_leaves_the_turn_to_the_next_start(tmp_path: Path) -> None:
-    async with full_disk(tmp_path, ScriptedModel(say("Lost."))) as (b, disk):
+    async with open_full_disk(tmp_path, ScriptedModel(say("Lost."))) as (b, disk):
         accepted = await b.send("Hi", definition())
         disk.fill()
         with anyio.fail_after(PATIENCE):
             await disk.refused.wait()
-    async with full_disk(tmp_path, ScriptedModel(say("Found."))) as (b, disk):
+    async with open_full_disk(tmp_path, ScriptedModel(say("Found."))) as (b, disk):
         assert (await b.turn(accepted.turn_id)).status is TurnStatus.RUNNING
         assert await b.runtime.recover() == 1
         with anyio.fail_after(PATIENCE):
@@ -194,37 +194,40 @@ async def test_a_stop_while_the_store_refuses_leaves_the_turn_to_the_next_start(
 
 async def test_event_numbers_lost_by_a_power_failure_are_not_reused(tmp_path: Path) -> None:
     """Groups of deltas are not synced, so after a power failure the log may end at the last durable commit."""
-    long = Stalled(Step((Say("x" * 4000, pieces=("x" * 20,) * 200),)), 150)
-    async with ScriptedModel(long) as model, bench(tmp_path, model) as b:
+    long_step = Stalled(Step((Say("x" * 4000, pieces=("x" * 20,) * 200),)), 150)
+    async with ScriptedModel(long_step) as model, bench(tmp_path, model) as b:
         accepted = await b.send("A", definition())
-        seen: list[AgentEvent] = []
+        received: list[AgentEvent] = []
         with anyio.fail_after(PATIENCE):
             async for event in b.runtime.follow(accepted.turn_id):
-                seen.append(event)
-                if len(seen) == 120:
+                received.append(event)
+                if len(received) == 120:
                     break
-    real = await Database.open(database_at(tmp_path / "test.db"))
-    assert await real.write(run_groups.settle) or POSTGRESQL, "no group was stored"  # stored as rows immediately there
-    lost = run_events.RUN_EVENTS.c.first_seq > 1
-    await real.write(lambda conn: conn.execute(run_events.RUN_EVENTS.delete().where(lost)).close())
-    await real.aclose()
+    database = await Database.open(database_at(tmp_path / "test.db"))
+    # PostgreSQL stores events as rows immediately
+    assert await database.write(run_groups.settle) or POSTGRESQL, "no group was stored"
+    later_rows = run_events.RUN_EVENTS.c.first_seq > 1
+    await database.write(lambda conn: conn.execute(run_events.RUN_EVENTS.delete().where(later_rows)).close())
+    await database.aclose()
     async with ScriptedModel(say("Whole.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()
         with anyio.fail_after(PATIENCE):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
-        known = {event.seq: event.data for event in seen}
-        assert all(known.get(event.seq, event.data) == event.data for event in events), "a number means two events"
-        (resumed,) = [event for event in events if event.type == "resumed"]
-        assert resumed.fields()["voids"] == [2, EPOCH]
+        data_by_seq = {event.seq: event.data for event in received}
+        assert all(data_by_seq.get(event.seq, event.data) == event.data for event in events), (
+            "a number means two events"
+        )
+        (resumed_event,) = [event for event in events if event.type == "resumed"]
+        assert resumed_event.fields()["voids"] == [2, EPOCH]
 
 
 async def test_a_new_owners_event_epoch_is_durable_before_its_first_event(tmp_path: Path) -> None:
     """The fence of an epoch is synced. Otherwise two starts with a power failure between them would share an epoch."""
-    slow = Stalled(say("One two."), 1)
-    async with ScriptedModel(slow) as model, bench(tmp_path, model) as b:
+    slow_step = Stalled(say("One two."), 1)
+    async with ScriptedModel(slow_step) as model, bench(tmp_path, model) as b:
         accepted = await b.send("A", definition())
-        await slow.reached.wait()
-    async with full_disk(tmp_path, ScriptedModel(say("Whole."))) as (b, disk):
+        await slow_step.reached.wait()
+    async with open_full_disk(tmp_path, ScriptedModel(say("Whole."))) as (b, disk):
         assert await b.runtime.recover() == 1
         assert disk.durable[0], "the resume was not synced"
         with anyio.fail_after(PATIENCE):

@@ -23,7 +23,7 @@ from agentic_rag.tools.base import CallOutcome
 from tests.runtime.harness import definition, info
 
 TOOLS = (info("alpha"), info("beta", read_only=True))
-DEEP: dict[str, Any] = functools.reduce(lambda inner, _: {"a": inner}, range(900), {})
+DEEP_ARGUMENTS: dict[str, Any] = functools.reduce(lambda inner, _: {"a": inner}, range(900), {})
 
 blocks = st.one_of(
     st.builds(Say, st.sampled_from(["Hello there.", "x", "Ünïcode 文字。"])),
@@ -33,7 +33,7 @@ blocks = st.one_of(
     st.builds(
         Use,
         st.sampled_from(["alpha", "", "no such tool", "函数", "a" * 129, "srv.read", "<alpha>", "x\x00"]),
-        st.sampled_from([{}, DEEP]),
+        st.sampled_from([{}, DEEP_ARGUMENTS]),
         st.sampled_from(["", "call_0", "call 0", "调用", "toolu." * 40, "_"]),
         st.sampled_from([None, "[1, 2]", '"text"', "{"]),
     ),
@@ -43,11 +43,11 @@ steps = st.builds(lambda body, reason: Step(tuple(body), stop_reason=reason), st
 ends = st.sampled_from(["interrupt", "fail"])
 
 
-def valid(transcript: list[Message]) -> None:
-    built = build_request(definition(), TOOLS, transcript)
-    if not built.request.messages or built.request.messages[-1]["role"] == "assistant":
-        built = build_request(definition(), TOOLS, [*transcript, user_message("next")])
-    assert problems(request_body(built.request)) == []
+def check_sendable(transcript: list[Message]) -> None:
+    built_request = build_request(definition(), TOOLS, transcript)
+    if not built_request.request.messages or built_request.request.messages[-1]["role"] == "assistant":
+        built_request = build_request(definition(), TOOLS, [*transcript, user_message("next")])
+    assert problems(request_body(built_request.request)) == []
 
 
 def without_breakpoints(value: Any) -> Any:
@@ -59,13 +59,13 @@ def without_breakpoints(value: Any) -> Any:
 class Run:
     """Drives a turn as the agent does. It can be stopped at any moment."""
 
-    def __init__(self, scripted: list[Step], cut: int, end: str) -> None:
+    def __init__(self, scripted: list[Step], cut_at: int, end: str) -> None:
         self.transcript: list[Message] = [user_message("question")]
         self.turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy({"beta*": "deny"}), max_steps=3)
         self.turn.offer(TOOLS)
         self.terminals: list[str] = []
         self._scripted = scripted
-        self._cut = cut
+        self._cut = cut_at
         self._end = end
         self._moments = 0
 
@@ -81,24 +81,24 @@ class Run:
         return True
 
     def run(self) -> None:
-        stopped = False
+        was_stopped = False
         while (instruction := self.turn.next()) is not None:
-            valid(self.transcript)
+            check_sendable(self.transcript)
             if isinstance(instruction, Commit):
                 self.transcript.extend(instruction.messages)
                 if instruction.final is not None:
                     self.terminals.append(instruction.final.type)
                 self.turn.take_commit(instruction)
-                valid(self.transcript)
-                stopped = stopped or self.moment()
+                check_sendable(self.transcript)
+                was_stopped = was_stopped or self.moment()
             elif isinstance(instruction, CallModel):
                 self.model()
             elif isinstance(instruction, CallTools):
                 self.tools(instruction)
 
     def model(self) -> None:
-        built = build_request(definition(), TOOLS, self.transcript)
-        self.turn.begin_step(built.passages, built.call_ids)
+        built_request = build_request(definition(), TOOLS, self.transcript)
+        self.turn.begin_step(built_request.passages, built_request.call_ids)
         step = self._scripted.pop(0) if self._scripted else Step((Say("The end."),))
         for event in step_events(step, model="m"):
             if self.moment():
@@ -115,10 +115,10 @@ class Run:
 
 
 @given(st.lists(steps, max_size=4), st.integers(0, 40), ends)
-def test_a_turn_stopped_at_any_moment_leaves_a_sendable_transcript(scripted: list[Step], cut: int, end: str) -> None:
-    run = Run(scripted, cut, end)
+def test_a_turn_stopped_at_any_moment_leaves_a_sendable_transcript(scripted: list[Step], cut_at: int, end: str) -> None:
+    run = Run(scripted, cut_at, end)
     run.run()
-    valid(run.transcript)
+    check_sendable(run.transcript)
     assert len(run.terminals) == 1
     assert run.terminals[0] in TERMINAL_TYPES
     assert run.turn.next() is None
@@ -129,9 +129,9 @@ def test_any_prefix_of_a_transcript_renders_to_a_valid_request(scripted: list[St
     run = Run(scripted, 0, "interrupt")
     run.run()
     transcript: list[Message] = [*run.transcript, user_message("second question")]
-    valid(transcript[: data.draw(st.integers(0, len(transcript)))])
+    check_sendable(transcript[: data.draw(st.integers(0, len(transcript)))])
     start = data.draw(st.integers(0, len(transcript)))
-    valid(transcript[start:])
+    check_sendable(transcript[start:])
 
 
 @given(st.lists(steps, min_size=1, max_size=4))
@@ -155,30 +155,30 @@ def test_an_unsendable_tool_name_is_stored_in_a_sendable_form_and_runs_nothing(n
     assert use["name"] not in {tool.name for tool in TOOLS}
     assert result["is_error"]
     assert f"There is no tool {name[:100]!r}"[:60] in result["content"][0]["text"]
-    valid(run.transcript)
-    resumed = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
-    resumed.offer(TOOLS)
-    (call,) = resumed.restore(run.transcript[1:2], {}, Usage())
+    check_sendable(run.transcript)
+    resumed_turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
+    resumed_turn.offer(TOOLS)
+    (call,) = resumed_turn.restore(run.transcript[1:2], {}, Usage())
     assert call.refusal is not None
 
 
 def test_an_endpoint_that_reuses_call_ids_in_each_answer_is_supported() -> None:
-    again = Step((Use("alpha", {"query": "q"}, "call_0"), Use("alpha", {"query": "q"}, "call_0")))
-    run = Run([again, again], 0, "interrupt")
+    repeating_step = Step((Use("alpha", {"query": "q"}, "call_0"), Use("alpha", {"query": "q"}, "call_0")))
+    run = Run([repeating_step, repeating_step], 0, "interrupt")
     run.run()
     ids = [block["id"] for message in run.transcript for block in message["content"] if block["type"] == "tool_use"]
     assert ids[0] == "call_0"
     assert len(set(ids)) == 4
-    valid(run.transcript)
+    check_sendable(run.transcript)
 
 
-@pytest.mark.parametrize("given", [[1, 2], "text", 7, None, DEEP])
-def test_invalid_or_deeply_nested_arguments_are_refused_and_stored_empty(given: Any) -> None:
+@pytest.mark.parametrize("arguments", [[1, 2], "text", 7, None, DEEP_ARGUMENTS])
+def test_invalid_or_deeply_nested_arguments_are_refused_and_stored_empty(arguments: Any) -> None:
     turn = Turn(message_id=MessageId("m"), model="m", policy=Policy(), max_steps=2)
     turn.offer(TOOLS)
     turn.next()
     turn.begin_step(())
-    block = {"type": "tool_use", "id": "call_0", "name": "alpha", "input": given}
+    block = {"type": "tool_use", "id": "call_0", "name": "alpha", "input": arguments}
     for event in (BlockStarted(0, block), BlockStopped(0, block), MessageCompleted("tool_use", Usage())):
         turn.receive(event)
     commit = turn.next()
@@ -186,7 +186,7 @@ def test_invalid_or_deeply_nested_arguments_are_refused_and_stored_empty(given: 
     assert commit.messages[0]["content"][0]["input"] == {}
     assert commit.calls[0].refusal is not None
     assert "JSON object" in commit.calls[0].refusal.content[0]["text"]
-    valid([user_message("question"), *commit.messages])
+    check_sendable([user_message("question"), *commit.messages])
 
 
 def test_usage_of_all_steps_adds_up() -> None:

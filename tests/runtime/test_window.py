@@ -38,19 +38,21 @@ sizes = st.lists(st.integers(1, 5_000), min_size=1, max_size=30)
 
 
 @given(sizes, st.integers(0, 2_000), st.floats(0.2, 3))
-def test_a_moved_window_is_at_most_half_or_else_the_last_turns(found: list[int], fixed: int, ratio: float) -> None:
-    turns = [TurnSize(seq, tokens) for seq, tokens in enumerate(found, 1)]
+def test_a_moved_window_is_at_most_half_or_else_the_last_turns(
+    turn_tokens: list[int], fixed_tokens: int, ratio: float
+) -> None:
+    turns = [TurnSize(seq, tokens) for seq, tokens in enumerate(turn_tokens, 1)]
     limits = Limits(context_tokens=10_000)
-    tokens = round((fixed + sum(found)) * ratio)
-    start = move_start(turns, tokens, fixed, limits)
+    tokens = round((fixed_tokens + sum(turn_tokens)) * ratio)
+    start = move_start(turns, tokens, fixed_tokens, limits)
     if start is None:
         assert tokens <= 10_000 or len(turns) == 1
         return
     assert tokens > 10_000
     assert start > turns[0].first_seq
-    kept = [turn for turn in turns if turn.first_seq >= start]
-    assert kept
-    assert fixed + sum(turn.tokens for turn in kept) <= 5_000 or len(kept) <= 2
+    kept_turns = [turn for turn in turns if turn.first_seq >= start]
+    assert kept_turns
+    assert fixed_tokens + sum(turn.tokens for turn in kept_turns) <= 5_000 or len(kept_turns) <= 2
 
 
 @given(st.integers(1, 40), st.integers(2, 30))
@@ -70,16 +72,16 @@ def test_the_previous_turn_stays_while_both_fit() -> None:
 
 
 def test_a_role_that_leaves_the_context_is_repeated_as_text_once() -> None:
-    question, other = user_message("Hi"), user_message("And?")
-    head = move_head([], [question, activation()], [other])
+    question, next_question = user_message("Hi"), user_message("And?")
+    head = move_head([], [question, activation()], [next_question])
     assert [block["type"] for block in head] == ["text"]
     assert head[0]["text"].endswith("Be kind.")
     assert head[0]["_role"] == ROLE
-    again = move_head([text_block("summary"), *head], [question], [other])
-    assert again == [text_block("summary"), *head]
-    newer = activation("Be quick.", {"role": "guide", "hash": "h2"})
-    assert move_head(head, [question, newer], [other])[0]["_role"]["hash"] == "h2"
-    assert move_head(head, [question], [newer]) == []
+    repeated_head = move_head([text_block("summary"), *head], [question], [next_question])
+    assert repeated_head == [text_block("summary"), *head]
+    newer_activation = activation("Be quick.", {"role": "guide", "hash": "h2"})
+    assert move_head(head, [question, newer_activation], [next_question])[0]["_role"]["hash"] == "h2"
+    assert move_head(head, [question], [newer_activation]) == []
     assert carried_role([question]) is None
 
 
@@ -87,37 +89,37 @@ def test_the_oldest_results_are_omitted_first_and_roles_stay() -> None:
     messages = [*call(1, "a" * 3_000), activation("r" * 9_000), *call(2, "b" * 3_000), *call(3, "ok")]
     results = sheddable(messages)
     assert [result.tool_use_id for result in results] == ["toolu_1", "toolu_2"]
-    seen: list[Message] = [*messages, {"role": "assistant", "content": [text_block("Done.")]}]
-    assert [result.tool_use_id for result in choose_to_shed(seen, 500)] == ["toolu_1"]
-    assert choose_to_shed(seen, 0) == []
-    assert len(choose_to_shed(seen, 99_999)) == 2
+    seen_messages: list[Message] = [*messages, {"role": "assistant", "content": [text_block("Done.")]}]
+    assert [result.tool_use_id for result in choose_to_shed(seen_messages, 500)] == ["toolu_1"]
+    assert choose_to_shed(seen_messages, 0) == []
+    assert len(choose_to_shed(seen_messages, 99_999)) == 2
     assert choose_to_shed(messages[:3], 99_999) == [], "not seen yet"
 
 
 def test_the_newest_steps_are_omitted_last_and_only_as_needed() -> None:
     messages = [message for number in range(6) for message in call(number, "a" * 3_000)]
-    seen: list[Message] = [*messages, {"role": "assistant", "content": [text_block("Done.")]}]
+    seen_messages: list[Message] = [*messages, {"role": "assistant", "content": [text_block("Done.")]}]
 
-    def chosen(excess: int, spare: int = 0) -> list[int]:
-        return [int(result.tool_use_id[-1]) for result in choose_to_shed(seen, excess, spare)]
+    def choose_numbers(excess: int, spare: int = 0) -> list[int]:
+        return [int(result.tool_use_id[-1]) for result in choose_to_shed(seen_messages, excess, spare)]
 
-    assert chosen(10, 99_999) == [0, 1, 2]
-    assert chosen(3_000, 99_999) == [0, 1, 2, 3]
-    assert chosen(99_999) == [0, 1, 2, 3, 4, 5]
+    assert choose_numbers(10, 99_999) == [0, 1, 2]
+    assert choose_numbers(3_000, 99_999) == [0, 1, 2, 3]
+    assert choose_numbers(99_999) == [0, 1, 2, 3, 4, 5]
 
 
 @given(st.text(max_size=4_000))
 def test_a_result_left_out_is_replaced_by_a_mark_and_saves_its_tokens(text: str) -> None:
     messages = call(1, text or "x")
-    before = message_tokens(messages[1])
+    tokens_before = message_tokens(messages[1])
     for result in sheddable(messages):
-        shed = shed_results(messages[1]["content"], {"toolu_1": {"name": "dump", "ref": "ref_" + "0" * 26}})
-        sent = as_sent(shed[0])
-        assert sent["content"] == [text_block("[result of dump, kept as ref ref_" + "0" * 26 + "]")]
-        assert shed[0]["content"] == messages[1]["content"][0]["content"]
-        after = message_tokens({"role": "user", "content": shed})
-        assert abs((before - after) - result.saved) <= 2
-        assert sheddable([messages[0], {"role": "user", "content": shed}]) == []
+        shed_content = shed_results(messages[1]["content"], {"toolu_1": {"name": "dump", "ref": "ref_" + "0" * 26}})
+        sent_block = as_sent(shed_content[0])
+        assert sent_block["content"] == [text_block("[result of dump, kept as ref ref_" + "0" * 26 + "]")]
+        assert shed_content[0]["content"] == messages[1]["content"][0]["content"]
+        tokens_after = message_tokens({"role": "user", "content": shed_content})
+        assert abs((tokens_before - tokens_after) - result.saved) <= 2
+        assert sheddable([messages[0], {"role": "user", "content": shed_content}]) == []
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=9))

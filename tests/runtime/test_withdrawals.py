@@ -11,7 +11,7 @@ from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest, InputNeeded, Withdrawal
 from tests.runtime.harness import Bench, bench, definition, kinds, ok, toolset
-from tests.runtime.test_waits import answer, events_of, fields_of, open_waits, put_down
+from tests.runtime.test_waits import answer, fields_of, open_waits, read_events, wait_for_suspension
 from tests.waiting import pause
 
 
@@ -28,7 +28,7 @@ class Page:
         return ok(f"after {request.given.action.value}")
 
 
-async def ended(b: Bench, turn_id: str) -> None:
+async def wait_until_ended(b: Bench, turn_id: str) -> None:
     """Run the runtime's maintenance of waits until a turn has ended."""
     with anyio.fail_after(240):
         while (await b.turn(turn_id)).status is not TurnStatus.DONE:
@@ -36,10 +36,10 @@ async def ended(b: Bench, turn_id: str) -> None:
             await pause()
 
 
-@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("suspended", [False, True])
 @pytest.mark.parametrize("action", [WaitAction.ACCEPT, WaitAction.CANCEL])
 async def test_a_turn_continues_when_the_server_reports_completion(
-    tmp_path: Path, away: bool, action: WaitAction
+    tmp_path: Path, suspended: bool, action: WaitAction
 ) -> None:
     page = Page()
     async with (
@@ -48,16 +48,18 @@ async def test_a_turn_continues_when_the_server_reports_completion(
     ):
         accepted = await b.send("Pay.", definition(has_person=True))
         await open_waits(b)
-        if away:
-            await put_down(b, accepted)
+        if suspended:
+            await wait_for_suspension(b, accepted)
         page.withdrawal.end(action)
         page.withdrawal.end(WaitAction.DECLINE)  # the first answer counts
-        await ended(b, accepted.turn_id)
-        events = await events_of(b, accepted)
+        await wait_until_ended(b, accepted.turn_id)
+        events = await read_events(b, accepted)
     assert kinds(events)[-1] == "done"
-    assert [(each["action"], each["by"]) for each in fields_of(events, "input_answered")] == [(action.value, "")]
-    said = fields_of(events, "tool_result")[0]["content"]
-    assert said == "after accept" if action is WaitAction.ACCEPT else "was cancelled" in said
+    assert [(input_answer["action"], input_answer["by"]) for input_answer in fields_of(events, "input_answered")] == [
+        (action.value, "")
+    ]
+    content = fields_of(events, "tool_result")[0]["content"]
+    assert content == "after accept" if action is WaitAction.ACCEPT else "was cancelled" in content
 
 
 async def test_the_first_persons_decision_stands(tmp_path: Path) -> None:
@@ -68,10 +70,10 @@ async def test_the_first_persons_decision_stands(tmp_path: Path) -> None:
     ):
         accepted = await b.send("Pay.", definition(has_person=True))
         (wait,) = await open_waits(b)
-        await put_down(b, accepted)
+        await wait_for_suspension(b, accepted)
         await answer(b, wait, WaitAction.DECLINE)
         page.withdrawal.end(WaitAction.ACCEPT)
-        await ended(b, accepted.turn_id)
-        events = await events_of(b, accepted)
-    assert [each["action"] for each in fields_of(events, "input_answered")] == ["decline"]
+        await wait_until_ended(b, accepted.turn_id)
+        events = await read_events(b, accepted)
+    assert [input_answer["action"] for input_answer in fields_of(events, "input_answered")] == ["decline"]
     assert "declined" in fields_of(events, "tool_result")[0]["content"]

@@ -20,7 +20,7 @@ from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from tests.runtime.harness import SESSION, Bench, bench, definition, kinds, text_of, toolset
-from tests.runtime.test_waits import ASKING, answer, echo, open_waits, put_down
+from tests.runtime.test_waits import ASKING, answer, echo, open_waits, wait_for_suspension
 
 from .conftest import delete_rows, needs_postgresql
 
@@ -106,8 +106,8 @@ async def test_a_dead_servers_turns_are_taken_after_their_lease(tmp_path: Path, 
         assert old_events[len(own_events) :] == [event for event in events if event.seq > EPOCH]
         stored_rows = await b.database.read(lambda conn: run_events.read(conn, running.turn_id, 0, 10_000))
         assert [seq for seq, _ in stored_rows] == [event.seq for event in events]
-        assert a.ended == []
-        assert len(b.ended) == 2
+        assert a.ended_turns == []
+        assert len(b.ended_turns) == 2
 
 
 async def test_a_dead_servers_reservation_does_not_block_its_resumed_turn(tmp_path: Path, store: str) -> None:
@@ -120,12 +120,12 @@ async def test_a_dead_servers_reservation_does_not_block_its_resumed_turn(tmp_pa
     ):
         running = await a.send("Hi", definition())
         await slow.reached.wait()
-        (reservation,) = await a.reserved()
+        (reservation,) = await a.read_reservations()
         await take_over(a, b)
-        assert reservation not in await b.reserved()
+        assert reservation not in await b.read_reservations()
         events = await listen(b, running.turn_id)
         assert (kinds(events)[-1], text_of(events[kinds(events).index("step_reset") :])) == ("done", "Whole.")
-        assert await b.reserved() == []
+        assert await b.read_reservations() == []
 
 
 async def test_a_server_that_loses_a_turn_releases_its_budget_reservation(tmp_path: Path, store: str) -> None:
@@ -133,14 +133,14 @@ async def test_a_server_that_loses_a_turn_releases_its_budget_reservation(tmp_pa
     async with ScriptedModel(slow) as model, bench(tmp_path, model, store=store, hard="10") as a:
         running = await a.send("Hi", definition())
         await slow.reached.wait()
-        assert len(await a.reserved()) == 1
+        assert len(await a.read_reservations()) == 1
         await a.database.write(lambda conn: turns.take_lease(conn, running.turn_id, "other"))
         session = await a.runtime.session(SESSION)
         with anyio.fail_after(PATIENCE):
             await a.runtime.renew_leases()
             while session.running:
                 await session.change()
-        assert await a.reserved() == []
+        assert await a.read_reservations() == []
 
 
 async def test_a_stopping_server_releases_the_budget_of_its_calls(tmp_path: Path, store: str) -> None:
@@ -149,8 +149,8 @@ async def test_a_stopping_server_releases_the_budget_of_its_calls(tmp_path: Path
         async with ScriptedModel(slow) as first_model, bench(tmp_path, first_model, store=store, hard="10") as a:
             await a.send("Hi", definition())
             await slow.reached.wait()
-            assert len(await b.reserved()) == 1
-        assert await b.reserved() == []
+            assert len(await b.read_reservations()) == 1
+        assert await b.read_reservations() == []
 
 
 async def test_an_owner_that_renews_keeps_its_turn_and_one_that_lost_it_ends_its_calls(
@@ -184,7 +184,7 @@ async def test_an_owner_that_renews_keeps_its_turn_and_one_that_lost_it_ends_its
         with anyio.fail_after(PATIENCE):
             await is_cancelled.wait()
         assert kinds(await listen(a, running.turn_id))[-1] == "done"
-        assert a.ended == []
+        assert a.ended_turns == []
 
 
 async def test_a_suspended_turn_is_taken_by_another_server_at_once(tmp_path: Path, store: str) -> None:
@@ -234,7 +234,7 @@ async def test_a_waiting_turn_that_ended_on_another_server_is_released(tmp_path:
     ):
         running = await a.send("Write it.", definition(**ASKING))
         (wait,) = await open_waits(a)
-        await put_down(a, running)
+        await wait_for_suspension(a, running)
         queued = await a.send("And then?", definition(**ASKING), on_busy="queue")
         followed: list[AgentEvent] = []
 

@@ -203,13 +203,13 @@ class Desk:
     async def next_turn(self, session_id: SessionId, after: TurnId | None = None) -> TurnId:
         conversation = self.conversations[session_id.removeprefix("sess_")]
         while True:
-            started = [turn.id for turn in conversation.turns if turn.events]
-            if after in started:
-                started = started[started.index(after) + 1 :]
+            turn_ids = [turn.id for turn in conversation.turns if turn.events]
+            if after in turn_ids:
+                turn_ids = turn_ids[turn_ids.index(after) + 1 :]
             elif after is None:
-                started = [turn_id for turn_id in [self.running(session_id)] if turn_id is not None]
-            if started:
-                return TurnId(started[0])
+                turn_ids = [turn_id for turn_id in [self.running(session_id)] if turn_id is not None]
+            if turn_ids:
+                return TurnId(turn_ids[0])
             await self._changed.wait()
 
     def _start(self, turn: MemoryTurn) -> None:
@@ -243,25 +243,25 @@ class MemoryReader:
     async def next(self, push: Callable[[Sequence[AgentEvent]], int]) -> Sequence[AgentEvent]:
         if self._turn.pruned:
             raise LogGone(self._turn.id)
-        woken = anyio.Event()
+        wake_event = anyio.Event()
 
         def wake() -> None:
-            coming = self._coming()
-            if woken.is_set() or not coming:
+            events = self._coming()
+            if wake_event.is_set() or not events:
                 return
-            self._after += push(coming)
+            self._after += push(events)
             if self._coming() or self._turn.ended:
-                woken.set()
+                wake_event.set()
 
         while not self._coming() and not self._turn.ended:
             self._desk.listeners.append(wake)
             try:
-                await woken.wait()
+                await wake_event.wait()
             finally:
                 self._desk.listeners.remove(wake)
-        coming = self._coming()
+        events = self._coming()
         self._after = len(self._turn.events)
-        return coming
+        return events
 
     def _coming(self) -> list[AgentEvent]:
         return self._turn.events[self._after :]

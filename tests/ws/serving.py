@@ -34,8 +34,8 @@ def application(business: ConversationService, turns: Turns) -> ASGIApp:
 @asynccontextmanager
 async def serving(app: ASGIApp, **options: Any) -> AsyncGenerator[str]:
     """Serve and yield the address (``127.0.0.1:port``)."""
-    given = {"http": Entrance(), **UVICORN_OPTIONS, **options}
-    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5, **given)
+    uvicorn_options = {"http": Entrance(), **UVICORN_OPTIONS, **options}
+    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5, **uvicorn_options)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -77,10 +77,10 @@ class Client:
 
     async def hear_turn(self) -> list[dict[str, Any]]:
         """Return frames up to the next terminal event, inclusive."""
-        heard = [await self.hear()]
-        while heard[-1]["type"] not in ("done", "interrupted") and not _ended_by_error(heard[-1]):
-            heard.append(await self.hear())
-        return heard
+        frames = [await self.hear()]
+        while frames[-1]["type"] not in ("done", "interrupted") and not _ended_by_error(frames[-1]):
+            frames.append(await self.hear())
+        return frames
 
     async def close_code(self) -> int | None:
         """Read to the end of the connection and return its close code."""

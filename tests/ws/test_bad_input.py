@@ -15,25 +15,25 @@ from agentic_rag.server.ws import socket as ws
 from tests.ws.memory import Desk
 from tests.ws.serving import application, client, serving, types
 
-DEEP = "[" * 5000 + "]" * 5000
+DEEP_JSON = "[" * 5000 + "]" * 5000
 
 
-def desk() -> Desk:
-    made = Desk()
-    made.open("conv_1")
-    made.open("conv_x", owner="somebody else")
-    return made
+def make_desk() -> Desk:
+    desk = Desk()
+    desk.open("conv_1")
+    desk.open("conv_x", owner="somebody else")
+    return desk
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("frame", "message"),
     [
         ("", "not JSON"),
         ("nonsense", "not JSON"),
         ('{"type":"ping"', "not JSON"),
         ('{"type":"ping","x":NaN}', "not JSON"),
         ('{"type":"ping","x":"\\ud800"}', "not JSON"),
-        ('{"type":"ping","x":' + DEEP + "}", "not JSON"),
+        ('{"type":"ping","x":' + DEEP_JSON + "}", "not JSON"),
         (b'{"type":"ping"}', "binary"),
         ("[]", "JSON object"),
         ("null", "JSON object"),
@@ -59,17 +59,17 @@ def desk() -> Desk:
     ids=lambda value: str(value)[:60] or "empty",
 )
 async def test_an_invalid_frame_is_refused_with_a_message_and_the_socket_stays_open(
-    sent: str | bytes, said: str
+    frame: str | bytes, message: str
 ) -> None:
-    it = desk()
-    async with serving(application(it, it)) as address, client(address) as c:
-        await c.connection.send(sent)
-        refused = await c.hear()
-        assert (refused["type"], refused["code"]) == ("error", "VALIDATION_ERROR")
-        assert said in refused["message"]
-        assert "turnId" not in refused
+    desk = make_desk()
+    async with serving(application(desk, desk)) as address, client(address) as c:
+        await c.connection.send(frame)
+        answer = await c.hear()
+        assert (answer["type"], answer["code"]) == ("error", "VALIDATION_ERROR")
+        assert message in answer["message"]
+        assert "turnId" not in answer
         assert await c.ask("ping") == {"type": "pong"}
-        assert it.turns == {}
+        assert desk.turns == {}
 
 
 @pytest.mark.parametrize(
@@ -87,99 +87,99 @@ async def test_an_invalid_frame_is_refused_with_a_message_and_the_socket_stays_o
 async def test_refusals_have_their_code_and_the_ids_of_their_frame(
     kind: str, fields: dict[str, str], code: str
 ) -> None:
-    it = desk()
-    async with serving(application(it, it)) as address, client(address) as c:
-        refused = await c.ask(kind, **fields, clientMessageId="mine", requestId="r1")
-        assert (refused["type"], refused["code"]) == ("error", code)
-        assert refused["conversationId"] == fields["conversationId"]
-        assert (refused["clientMessageId"], refused["requestId"]) == ("mine", "r1")
-        assert "turnId" not in refused
+    desk = make_desk()
+    async with serving(application(desk, desk)) as address, client(address) as c:
+        answer = await c.ask(kind, **fields, clientMessageId="mine", requestId="r1")
+        assert (answer["type"], answer["code"]) == ("error", code)
+        assert answer["conversationId"] == fields["conversationId"]
+        assert (answer["clientMessageId"], answer["requestId"]) == ("mine", "r1")
+        assert "turnId" not in answer
         assert await c.ask("ping") == {"type": "pong"}
 
 
 async def test_a_turn_of_another_conversation_is_unknown_here() -> None:
-    it = desk()
-    it.open("conv_2")
-    async with serving(application(it, it)) as address, client(address) as c:
+    desk = make_desk()
+    desk.open("conv_2")
+    async with serving(application(desk, desk)) as address, client(address) as c:
         await c.ask("message", conversationId="conv_2", content="Hi")
         await c.hear()
-        refused = await c.ask("subscribe", conversationId="conv_1", turnId="turn_1")
-        assert refused["code"] == "TURN_NOT_FOUND"
+        answer = await c.ask("subscribe", conversationId="conv_1", turnId="turn_1")
+        assert answer["code"] == "TURN_NOT_FOUND"
 
 
 async def test_a_second_message_during_a_turn_is_refused_and_the_turn_continues() -> None:
-    it = desk()
-    async with serving(application(it, it)) as address, client(address) as c:
+    desk = make_desk()
+    async with serving(application(desk, desk)) as address, client(address) as c:
         await c.ask("message", conversationId="conv_1", content="Hi")
         await c.hear()
-        refused = await c.ask("message", conversationId="conv_1", content="Again", clientMessageId="m2")
-        assert (refused["code"], refused["details"]) == ("TURN_IN_PROGRESS", {"turnId": "turn_1"})
-        assert "turnId" not in refused
-        it.answer("turn_1", "a")
+        answer = await c.ask("message", conversationId="conv_1", content="Again", clientMessageId="m2")
+        assert (answer["code"], answer["details"]) == ("TURN_IN_PROGRESS", {"turnId": "turn_1"})
+        assert "turnId" not in answer
+        desk.answer("turn_1", "a")
         assert types(await c.hear_turn()) == ["text", "done"]
 
 
 async def test_a_refused_subscribe_leaves_the_earlier_one_in_place() -> None:
-    it = desk()
-    async with serving(application(it, it)) as address, client(address) as c:
+    desk = make_desk()
+    async with serving(application(desk, desk)) as address, client(address) as c:
         await c.ask("message", conversationId="conv_1", content="Hi")
         await c.hear()
         assert (await c.ask("subscribe", conversationId="conv_1", turnId="turn_9"))["type"] == "error"
-        it.answer("turn_1", "a")
+        desk.answer("turn_1", "a")
         assert types(await c.hear_turn()) == ["text", "done"]
 
 
 async def test_a_socket_follows_a_bounded_number_of_conversations() -> None:
-    it = desk()
+    desk = make_desk()
     names = [f"many_{n}" for n in range(ws.MAX_SUBSCRIPTIONS + 1)]
     for name in names:
-        it.open(name)
-    async with serving(application(it, it)) as address, client(address) as c:
+        desk.open(name)
+    async with serving(application(desk, desk)) as address, client(address) as c:
         for name in names[:-1]:
             assert (await c.ask("subscribe", conversationId=name))["type"] == "subscribed"
         for kind in ("subscribe", "message"):
-            refused = await c.ask(kind, conversationId=names[-1], content="Hi")
-            assert (refused["type"], refused["code"]) == ("error", "RATE_LIMITED")
-        assert it.turns == {}
+            answer = await c.ask(kind, conversationId=names[-1], content="Hi")
+            assert (answer["type"], answer["code"]) == ("error", "RATE_LIMITED")
+        assert desk.turns == {}
         assert (await c.ask("subscribe", conversationId=names[0]))["type"] == "subscribed"
         await c.say("unsubscribe", conversationId=names[0])
         assert (await c.ask("subscribe", conversationId=names[-1]))["type"] == "subscribed"
 
 
 async def test_an_internal_error_is_answered_with_a_reference_and_no_detail(caplog: pytest.LogCaptureFixture) -> None:
-    it = desk()
-    it.broken = True
-    async with serving(application(it, it)) as address, client(address) as c:
-        refused = await c.ask("subscribe", conversationId="conv_1")
-        assert refused["code"] == "INTERNAL_ERROR"
-        assert "a bug" not in refused["message"]
-        it.broken = False
+    desk = make_desk()
+    desk.broken = True
+    async with serving(application(desk, desk)) as address, client(address) as c:
+        answer = await c.ask("subscribe", conversationId="conv_1")
+        assert answer["code"] == "INTERNAL_ERROR"
+        assert "a bug" not in answer["message"]
+        desk.broken = False
         assert await c.ask("ping") == {"type": "pong"}
-    logged = next(record for record in caplog.records if record.exc_info)
-    assert logged.getMessage().split()[1] in refused["message"]
+    record_with_error = next(record for record in caplog.records if record.exc_info)
+    assert record_with_error.getMessage().split()[1] in answer["message"]
 
 
 async def test_an_oversize_frame_closes_the_socket_with_1009() -> None:
-    it = desk()
-    async with serving(application(it, it)) as address, client(address) as c, client(address) as other:
+    desk = make_desk()
+    async with serving(application(desk, desk)) as address, client(address) as c, client(address) as other:
         await c.ask("message", conversationId="conv_1", content="Hi")
         await c.hear()
         with suppress(ConnectionClosed):
             await c.say("message", conversationId="conv_1", content="x" * (4 * 1024 * 1024))
-        it.say("turn_1", *[Text("sent while the socket closes")] * 10)
+        desk.say("turn_1", *[Text("sent while the socket closes")] * 10)
         assert await c.close_code() == 1009
         assert await other.ask("ping") == {"type": "pong"}
 
 
 async def test_a_frame_just_below_the_limit_is_read() -> None:
-    it = desk()
-    async with serving(application(it, it)) as address, client(address) as c:
+    desk = make_desk()
+    async with serving(application(desk, desk)) as address, client(address) as c:
         assert (await c.ask("ping", padding="x" * (1024 * 1024 - 100)))["type"] == "pong"
 
 
 async def test_text_that_is_not_utf_8_closes_that_socket_only(caplog: pytest.LogCaptureFixture) -> None:
-    it = desk()
-    async with serving(application(it, it)) as address, client(address) as c, client(address) as other:
+    desk = make_desk()
+    async with serving(application(desk, desk)) as address, client(address) as c, client(address) as other:
         await c.connection.send(b'{"type":"\xff"}', text=True)
         assert await c.close_code() == 1007
         assert await other.ask("ping") == {"type": "pong"}
@@ -188,11 +188,11 @@ async def test_text_that_is_not_utf_8_closes_that_socket_only(caplog: pytest.Log
 
 
 async def test_an_unknown_dialect_is_refused_at_the_handshake_with_a_reason() -> None:
-    it = desk()
-    async with serving(application(it, it)) as address:
-        with pytest.raises(InvalidStatus) as refused:
+    desk = make_desk()
+    async with serving(application(desk, desk)) as address:
+        with pytest.raises(InvalidStatus) as refusal:
             await connect(f"ws://{address}/ws", subprotocols=[Subprotocol("agentic-rag.klingon")], proxy=None)
-    answer = refused.value.response
+    answer = refusal.value.response
     assert answer.status_code == 422
     error = orjson.loads(answer.body or b"")["error"]
     assert error["code"] == "VALIDATION_ERROR"
@@ -201,11 +201,11 @@ async def test_an_unknown_dialect_is_refused_at_the_handshake_with_a_reason() ->
 
 
 async def test_a_foreign_page_is_refused_at_the_handshake() -> None:
-    it = desk()
-    async with serving(application(it, it)) as address:
-        with pytest.raises(InvalidStatus) as refused:
+    desk = make_desk()
+    async with serving(application(desk, desk)) as address:
+        with pytest.raises(InvalidStatus) as refusal:
             await connect(f"ws://{address}/ws", additional_headers={"Origin": "http://evil.example"}, proxy=None)
-    assert refused.value.response.status_code == 403
+    assert refusal.value.response.status_code == 403
 
 
 def test_the_first_offered_dialect_that_is_known_is_chosen_and_others_are_ignored() -> None:

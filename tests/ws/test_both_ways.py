@@ -12,22 +12,22 @@ from agentic_rag.server.ws.connection import BUFFER_BYTES, ConnectionGone, Plain
 from tests.ws.memory import DONE, Desk
 from tests.ws.serving import PATIENCE, Client, application, client, serving
 
-PLAIN: dict[str, Any] = {"ws": "websockets-sansio"}
+PLAIN_OPTIONS: dict[str, Any] = {"ws": "websockets-sansio"}
 
 
-def desk() -> Desk:
-    made = Desk()
+def make_desk() -> Desk:
+    desk = Desk()
     for name in ("conv_1", "conv_2"):
-        made.open(name)
-    made.open("conv_x", owner="somebody else")
-    return made
+        desk.open(name)
+    desk.open("conv_x", owner="somebody else")
+    return desk
 
 
 class Recording(Client):
     """Records the text of each frame."""
 
-    def __init__(self, heard: Client) -> None:
-        super().__init__(heard.connection)
+    def __init__(self, plain_client: Client) -> None:
+        super().__init__(plain_client.connection)
         self.texts: list[str] = []
 
     async def take(self, count: int) -> None:
@@ -38,22 +38,22 @@ class Recording(Client):
                 self.texts.append(text)
 
 
-async def script(**options: Any) -> list[str]:
+async def run_script(**options: Any) -> list[str]:
     """Run several conversations with a server and return all its frames."""
-    it = desk()
-    async with serving(application(it, it), **options) as address, client(address) as opened:
-        c = Recording(opened)
+    desk = make_desk()
+    async with serving(application(desk, desk), **options) as address, client(address) as plain_client:
+        c = Recording(plain_client)
         await c.say("subscribe", conversationId="conv_1", requestId="r1")
         await c.take(1)
         await c.say("message", conversationId="conv_1", content="Hi", clientMessageId="m1")
         await c.take(2)
-        it.say("turn_1", Text("a"), Text("ü" * 40_000), *[Text("b" * 1_000)] * 200)
+        desk.say("turn_1", Text("a"), Text("ü" * 40_000), *[Text("b" * 1_000)] * 200)
         await c.take(202)
         await c.say("message", conversationId="conv_1", content="Next", onBusy="queue")
         await c.take(1)
         await c.say("message", conversationId="conv_1", content="Not now")
         await c.take(1)
-        it.say("turn_1", DONE)
+        desk.say("turn_1", DONE)
         await c.take(2)
         await c.say("interrupt", conversationId="conv_1", turnId="turn_2")
         await c.take(1)
@@ -65,7 +65,7 @@ async def script(**options: Any) -> list[str]:
         await c.take(2)
         await c.say("message", conversationId="conv_2", content="Hi")
         await c.take(2)
-        it.answer("turn_3", "unheard", "heard")
+        desk.answer("turn_3", "unheard", "heard")
         await c.take(3)
         await c.say("ping", requestId="p")
         await c.take(1)
@@ -73,16 +73,16 @@ async def script(**options: Any) -> list[str]:
 
 
 async def test_a_conversation_has_the_same_frames_both_ways() -> None:
-    fast, plain = await script(), await script(**PLAIN)
+    fast, plain = await run_script(), await run_script(**PLAIN_OPTIONS)
     assert fast == plain
     assert len(fast) > 220
 
 
 async def test_a_replaced_subscription_sends_nothing_after_its_replacement_was_confirmed() -> None:
-    it = desk()
-    async with serving(application(it, it), **PLAIN) as address, client(address) as c:
+    desk = make_desk()
+    async with serving(application(desk, desk), **PLAIN_OPTIONS) as address, client(address) as c:
         await c.ask("message", conversationId="conv_1", content="Hi")
-        it.say("turn_1", *[Text("x" * 10_000)] * 100)
+        desk.say("turn_1", *[Text("x" * 10_000)] * 100)
         await c.say("subscribe", conversationId="conv_1", turnId="turn_1", after=100)
         frames = [await c.hear()]
         while frames[-1]["type"] != "subscribed":
@@ -92,8 +92,11 @@ async def test_a_replaced_subscription_sends_nothing_after_its_replacement_was_c
 
 
 async def test_an_oversize_frame_is_refused_at_every_limit() -> None:
-    it = desk()
-    async with serving(application(it, it), ws_max_size=16 * 1024 * 1024, **PLAIN) as address, client(address) as c:
+    desk = make_desk()
+    async with (
+        serving(application(desk, desk), ws_max_size=16 * 1024 * 1024, **PLAIN_OPTIONS) as address,
+        client(address) as c,
+    ):
         await c.say("ping", padding="x" * (1024 * 1024))
         assert await c.close_code() == 1009
 
@@ -103,7 +106,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.allowed = anyio.Semaphore(0)
-        self.taken: list[str] = []
+        self.received: list[str] = []
 
     def connection(self, send_seconds: float) -> PlainConnection:
         scope = {"type": "websocket", "headers": [], "path": "/ws", "query_string": b""}
@@ -115,39 +118,39 @@ class Peer:
     async def send(self, message: Message) -> None:
         if message["type"] == "websocket.send":
             await self.allowed.acquire()
-            self.taken.append(message["text"])
+            self.received.append(message["text"])
 
 
-async def accepted(peer: Peer, send_seconds: float = PATIENCE) -> PlainConnection:
-    made = peer.connection(send_seconds)
-    await made._websocket.accept()
-    return made
+async def accept_connection(peer: Peer, send_seconds: float = PATIENCE) -> PlainConnection:
+    connection = peer.connection(send_seconds)
+    await connection._websocket.accept()
+    return connection
 
 
 async def test_writing_never_waits_and_unread_data_is_bounded() -> None:
     peer = Peer()
-    connection = await accepted(peer)
+    connection = await accept_connection(peer)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(connection.relay)
-        written = 0
+        write_count = 0
         while connection.ready:
             connection.write([b"x" * 1_000])
-            written += 1
-        assert written * 1_000 <= BUFFER_BYTES + 1_000
+            write_count += 1
+        assert write_count * 1_000 <= BUFFER_BYTES + 1_000
         for _ in range(2):
             peer.allowed.release()
         with anyio.fail_after(PATIENCE):
             await connection.room()
-        for _ in range(written):
+        for _ in range(write_count):
             peer.allowed.release()
         with anyio.fail_after(PATIENCE):
             await connection.drain()
-        assert peer.taken == ["x" * 1_000] * written
+        assert peer.received == ["x" * 1_000] * write_count
         tasks.cancel_scope.cancel()
 
 
 async def test_a_peer_that_reads_nothing_for_too_long_is_disconnected() -> None:
-    connection = await accepted(Peer(), send_seconds=0.01)
+    connection = await accept_connection(Peer(), send_seconds=0.01)
     connection.write([b"x" * BUFFER_BYTES])
     with anyio.fail_after(PATIENCE):
         await connection.relay()

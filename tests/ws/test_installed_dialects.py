@@ -54,13 +54,13 @@ def test_an_installed_distribution_adds_a_dialect_and_replaces_none(tmp_path: Pa
         text=True,
         check=True,
     )
-    *lines, refused = child.stdout.splitlines()
+    *lines, refusal = child.stdout.splitlines()
     assert lines == [
         "native shout",
         r"(b'TEXT',) b'data: TEXT\n\n'",
         "('shout', 'agentic-rag.shout')",
         "True False",
     ]
-    assert refused.startswith("dialect: 'klingon' is not known. Known: native,")
-    assert refused.endswith(", shout.")
+    assert refusal.startswith("dialect: 'klingon' is not known. Known: native,")
+    assert refusal.endswith(", shout.")
     assert "dialect broken (loud.nothing:Missing) cannot be loaded" in child.stderr
