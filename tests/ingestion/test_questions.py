@@ -10,7 +10,7 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import Block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say, use
-from tests.ingestion.test_citations import of_type
+from tests.ingestion.test_citations import events_of_type
 from tests.retriever import files
 from tests.server.rig import Rig
 
@@ -55,7 +55,7 @@ def notes(request: ModelRequest) -> str:
 
 
 def cited(events: list[Json]) -> list[tuple[str, str]]:
-    return [(each["documentName"], each["citedText"]) for each in of_type(events, "source_reference")]
+    return [(each["documentName"], each["citedText"]) for each in events_of_type(events, "source_reference")]
 
 
 async def test_a_question_that_needs_a_whole_chapter(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_a_question_that_needs_a_whole_chapter(tmp_path: Path) -> None:
         await rig.upload(domain, "manual.md", manual())
         events = await rig.say(await rig.conversation(domain), "Summarise chapter 3 of the big manual.")
         found = cited(events)
-        calls = [each["toolName"] for each in of_type(events, "tool_call")]
+        calls = [each["toolName"] for each in events_of_type(events, "tool_call")]
     assert calls == ["read_document"] * ANSWERS
     assert found == [
         ("manual.md", "Step 3.1 of the overhaul takes 1 minutes and a calm hand."),
@@ -138,4 +138,4 @@ async def test_a_row_of_a_table(tmp_path: Path) -> None:
     ((name, text),) = cited(events)
     assert name == "rates.xlsx"
     assert "City number 47" in text
-    assert of_type(events, "source_reference")[0]["cells"].startswith("Rates!")
+    assert events_of_type(events, "source_reference")[0]["cells"].startswith("Rates!")

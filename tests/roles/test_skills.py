@@ -9,7 +9,7 @@ import pytest
 from agentic_rag.base.errors import NotFound
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Step, say, use
-from tests.ingestion.test_citations import of_type
+from tests.ingestion.test_citations import events_of_type
 from tests.server.rig import Rig
 from tests.server.test_cli import run, serving
 
@@ -30,7 +30,7 @@ def system_of(request: ModelRequest) -> str:
 
 
 def results(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(each["status"], each["content"]) for each in of_type(events, "tool_result")]
+    return [(each["status"], each["content"]) for each in events_of_type(events, "tool_result")]
 
 
 async def test_the_prompt_lists_skills_and_the_model_reads_them_by_its_tool(tmp_path: Path) -> None:
