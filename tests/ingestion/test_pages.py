@@ -308,22 +308,22 @@ async def test_a_citation_is_read_without_its_page_while_the_pages_of_others_are
         document = await upload_file(rig, domain, files.pdf(tmp_path / "a.pdf", [LINES]))
         chunks = await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}/chunks")
         place = f"/api/domains/{domain}/chunks/{chunks['items'][0]['chunkId']}/place"
-        refused = anyio.Event()
+        page_refused = anyio.Event()
 
         async def draw(width: int) -> None:
             answer = await rig.http.get(page_of(domain, document["id"]), params={"width": width})
             if answer.status_code == 429:
-                refused.set()
+                page_refused.set()
 
         async with anyio.create_task_group() as tasks:
-            for each in range(WAITING + 20):
-                tasks.start_soon(draw, 2_000 - each)
-            await refused.wait()
-            found = await rig.ok("GET", place)
+            for number in range(WAITING + 20):
+                tasks.start_soon(draw, 2_000 - number)
+            await page_refused.wait()
+            citation = await rig.ok("GET", place)
             tasks.cancel_scope.cancel()
-        assert "twenty-five days" in found["text"]
-        assert found["page"]["number"] == 1
-        assert found["notes"] or found["page"]["passage"]
+        assert "twenty-five days" in citation["text"]
+        assert citation["page"]["number"] == 1
+        assert citation["notes"] or citation["page"]["passage"]
 
 
 def test_the_page_cache_is_bounded_and_drops_the_oldest() -> None:
