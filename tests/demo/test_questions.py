@@ -13,7 +13,7 @@ from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.parsing import parse
 from mcp_servers.retriever.retrieval import Retriever
 from tests.demo.harness import DEMO, CitedPassage, ask_all, count_right, demo_questions
-from tests.extractive.agent import Conversation, answering, said
+from tests.extractive.agent import Conversation, answering_tool, text_of
 
 COLLECTION = "domain_demo"
 
@@ -58,7 +58,9 @@ def new_conversation(retriever: Retriever) -> Conversation:
             for hit in retrieval.hits
         ]
 
-    return Conversation({"search_documents": search, "promptx_recall": answering("This role has no memories yet.")})
+    return Conversation(
+        {"search_documents": search, "promptx_recall": answering_tool("This role has no memories yet.")}
+    )
 
 
 def cited_passages(talk: Conversation, answer: list[Block]) -> list[CitedPassage]:
@@ -91,15 +93,15 @@ async def test_every_demo_question_is_answered_with_a_citation_of_the_right_pass
 async def test_unanswerable_questions_are_declined(retriever: Retriever) -> None:
     for question in NOT_IN_THE_HANDBOOKS:
         answer = await new_conversation(retriever).ask(question)
-        assert not any("citations" in block for block in answer), (question, said(answer))
-        assert "nothing in the documents" in said(answer) or "没有找到" in said(answer)
+        assert not any("citations" in block for block in answer), (question, text_of(answer))
+        assert "nothing in the documents" in text_of(answer) or "没有找到" in text_of(answer)
 
 
 async def test_a_follow_up_is_understood_with_the_question_before_it(retriever: Retriever) -> None:
     talk = new_conversation(retriever)
     await talk.ask("How expensive may a hotel room in London be?")
     answer = await talk.ask("and in Shanghai?")
-    assert any("780 yuan" in reference.cited_text for reference in cited_passages(talk, answer)), said(answer)
+    assert any("780 yuan" in reference.cited_text for reference in cited_passages(talk, answer)), text_of(answer)
 
 
 async def test_a_new_topic_in_one_conversation_is_answered_from_its_own_hits(retriever: Retriever) -> None:
@@ -119,7 +121,7 @@ def test_ten_questions_in_each_language_have_passages_in_the_documents() -> None
 
 
 async def test_readmes_first_question_is_answered_with_its_sentence(retriever: Retriever) -> None:
-    answer = said(await new_conversation(retriever).ask("How many days of annual leave do I get?"))
+    answer = text_of(await new_conversation(retriever).ask("How many days of annual leave do I get?"))
     assert answer.count("\n> ") == 1
     assert "27 days of paid leave a year" in answer
 

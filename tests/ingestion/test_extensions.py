@@ -66,7 +66,7 @@ def make(setting, cache, api_key):
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> Path:
+def site_packages(tmp_path: Path) -> Path:
     """A folder that looks as if pip had installed a package into it."""
     folder = tmp_path / "site"
     metadata = folder / "acme_things-1.2.dist-info"
@@ -87,8 +87,8 @@ def run_with_extension(packages: Path, folder: Path, embedding: str, *names: str
     return json.loads(process.stdout), process.stderr
 
 
-def test_a_format_and_an_embedder_of_an_installed_package_are_used(installed: Path, tmp_path: Path) -> None:
-    report, log = run_with_extension(installed, tmp_path / "data", "acme:small", "a.pairs", "b.odd", "c.md")
+def test_a_format_and_an_embedder_of_an_installed_package_are_used(site_packages: Path, tmp_path: Path) -> None:
+    report, log = run_with_extension(site_packages, tmp_path / "data", "acme:small", "a.pairs", "b.odd", "c.md")
     assert report["documents"]["a.pairs"][:2] == ["indexed", "application/x-pairs"]
     assert report["documents"]["c.md"][:2] == ["indexed", "text/markdown"]
     assert report["documents"]["b.odd"][0] == "refused"
@@ -103,10 +103,10 @@ def test_a_format_and_an_embedder_of_an_installed_package_are_used(installed: Pa
 
 
 @pytest.mark.nightly("bad vectors are refused, and the extension is used, every time")
-def test_a_failing_extension_costs_only_its_document_or_leg(installed: Path, tmp_path: Path) -> None:
-    reader = installed / "acme_pairs.py"
+def test_a_failing_extension_costs_only_its_document_or_leg(site_packages: Path, tmp_path: Path) -> None:
+    reader = site_packages / "acme_pairs.py"
     reader.write_text(PAIRS.replace("WANTED = 2", "WANTED = 3"))
-    report, _ = run_with_extension(installed, tmp_path / "data", "acme:large", "a.pairs", "c.txt")
+    report, _ = run_with_extension(site_packages, tmp_path / "data", "acme:large", "a.pairs", "c.txt")
     status, _, error = report["documents"]["a.pairs"]
     assert (status, error["code"]) == ("failed", "DOCUMENT_BROKEN")
     assert "the reader pairs (acme-things 1.2) failed (ValueError: two lines are needed)" in error["message"]

@@ -391,10 +391,10 @@ def test_strict_workbooks_and_slides_are_read_like_transitional_ones(tmp_path: P
 
 
 def test_a_file_without_text_names_its_unread_parts(tmp_path: Path) -> None:
-    write_book = openpyxl.Workbook()
-    write_book.create_sheet("Away").append(["secret"])
-    write_book["Away"].sheet_state = "hidden"
-    write_book.save(tmp_path / "a.xlsx")
+    book = openpyxl.Workbook()
+    book.create_sheet("Away").append(["secret"])
+    book["Away"].sheet_state = "hidden"
+    book.save(tmp_path / "a.xlsx")
     message = "the file holds no text (hidden sheets were not read: 1)"
     assert refuse(tmp_path / "a.xlsx") == ("DOCUMENT_EMPTY", message)
 
