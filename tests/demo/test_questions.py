@@ -63,11 +63,11 @@ def new_conversation(retriever: Retriever) -> Conversation:
     )
 
 
-def cited_passages(talk: Conversation, answer: list[Block]) -> list[CitedPassage]:
+def cited_passages(conversation: Conversation, answer: list[Block]) -> list[CitedPassage]:
     """What an answer cites, looked up in the transcript by ``search_result_index``."""
     results = [
         part
-        for message in talk.messages
+        for message in conversation.messages
         for block in message["content"]
         if block["type"] == "tool_result"
         for part in block["content"]
@@ -82,8 +82,8 @@ def cited_passages(talk: Conversation, answer: list[Block]) -> list[CitedPassage
 
 async def test_every_demo_question_is_answered_with_a_citation_of_the_right_passage(retriever: Retriever) -> None:
     async def ask(question: str) -> list[CitedPassage]:
-        talk = new_conversation(retriever)
-        return cited_passages(talk, await talk.ask(question))
+        conversation = new_conversation(retriever)
+        return cited_passages(conversation, await conversation.ask(question))
 
     outcomes = await ask_all(ask)
     wrong = [outcome for outcome in outcomes if not outcome.right]
@@ -98,16 +98,18 @@ async def test_unanswerable_questions_are_declined(retriever: Retriever) -> None
 
 
 async def test_a_follow_up_is_understood_with_the_question_before_it(retriever: Retriever) -> None:
-    talk = new_conversation(retriever)
-    await talk.ask("How expensive may a hotel room in London be?")
-    answer = await talk.ask("and in Shanghai?")
-    assert any("780 yuan" in reference.cited_text for reference in cited_passages(talk, answer)), text_of(answer)
+    conversation = new_conversation(retriever)
+    await conversation.ask("How expensive may a hotel room in London be?")
+    answer = await conversation.ask("and in Shanghai?")
+    assert any("780 yuan" in reference.cited_text for reference in cited_passages(conversation, answer)), text_of(
+        answer
+    )
 
 
 async def test_a_new_topic_in_one_conversation_is_answered_from_its_own_hits(retriever: Retriever) -> None:
-    talk = new_conversation(retriever)
-    await talk.ask("How much does the Brisa 900 weigh?")
-    passages = cited_passages(talk, await talk.ask("热交换芯体保修几年？"))
+    conversation = new_conversation(retriever)
+    await conversation.ask("How much does the Brisa 900 weigh?")
+    passages = cited_passages(conversation, await conversation.ask("热交换芯体保修几年？"))
     assert {reference.document_name for reference in passages} == {"售后服务手册.md"}
 
 

@@ -49,11 +49,11 @@ def cited_texts(blocks: list[Block]) -> list[str]:
 
 
 async def test_the_first_turn_activates_and_recalls_then_searches_then_answers_with_a_citation() -> None:
-    talk = conversation_with_all_tools()
-    answer = await talk.ask("How often must I change the filters?")
-    assert talk.called == [["promptx_action", "promptx_recall"], ["search_documents"]]
-    assert talk.steps[0][0]["input"] == {"role": "guide"}
-    assert talk.steps[1][0]["input"] == {"query": "How often must I change the filters?"}
+    conversation = conversation_with_all_tools()
+    answer = await conversation.ask("How often must I change the filters?")
+    assert conversation.called == [["promptx_action", "promptx_recall"], ["search_documents"]]
+    assert conversation.steps[0][0]["input"] == {"role": "guide"}
+    assert conversation.steps[1][0]["input"] == {"query": "How often must I change the filters?"}
     assert cited_texts(answer) == ["Change the filters every six months."]
     assert answer[1]["citations"][0] == {
         "type": "search_result_location",
@@ -67,35 +67,35 @@ async def test_the_first_turn_activates_and_recalls_then_searches_then_answers_w
 
 
 async def test_a_later_turn_recalls_and_searches_at_once_without_a_second_activation() -> None:
-    talk = conversation_with_all_tools()
-    await talk.ask("How often must I change the filters?")
-    await talk.ask("What does a set of filters cost?")
-    assert talk.called[2:] == [["promptx_recall", "search_documents"]]
+    conversation = conversation_with_all_tools()
+    await conversation.ask("How often must I change the filters?")
+    await conversation.ask("What does a set of filters cost?")
+    assert conversation.called[2:] == [["promptx_recall", "search_documents"]]
 
 
 async def test_hit_numbers_continue_over_turns_and_only_the_newest_are_quoted() -> None:
-    talk = conversation_with_all_tools()
-    await talk.ask("How often must I change the filters?")
-    answer = await talk.ask("What does a set of filters cost?")
-    raw = answer[1]["citations"][0]
-    assert (raw["search_result_index"], raw["start_block_index"], raw["end_block_index"]) == (1, 2, 3)
+    conversation = conversation_with_all_tools()
+    await conversation.ask("How often must I change the filters?")
+    answer = await conversation.ask("What does a set of filters cost?")
+    citation = answer[1]["citations"][0]
+    assert (citation["search_result_index"], citation["start_block_index"], citation["end_block_index"]) == (1, 2, 3)
 
 
 async def test_a_note_at_the_start_of_a_message_reactivates_the_role_once() -> None:
-    talk = conversation_with_all_tools()
-    await talk.ask("How often must I change the filters?")
+    conversation = conversation_with_all_tools()
+    await conversation.ask("How often must I change the filters?")
     note = '[note: the role "keeper" was edited; call promptx_action with role "keeper" again]'
-    await talk.ask(note, "What does a set of filters cost?")
-    assert talk.called[2:] == [["promptx_action", "promptx_recall"], ["search_documents"]]
-    assert talk.steps[2][0]["input"] == {"role": "keeper"}
-    await talk.ask("Can filters be washed?")
-    assert talk.called[4:] == [["promptx_recall", "search_documents"]]
+    await conversation.ask(note, "What does a set of filters cost?")
+    assert conversation.called[2:] == [["promptx_action", "promptx_recall"], ["search_documents"]]
+    assert conversation.steps[2][0]["input"] == {"role": "keeper"}
+    await conversation.ask("Can filters be washed?")
+    assert conversation.called[4:] == [["promptx_recall", "search_documents"]]
 
 
 async def test_a_note_in_the_questions_text_block_is_not_part_of_the_question() -> None:
-    talk = conversation_with_all_tools()
-    await talk.ask("[note: the server x is not available now: down]\nHow often must I change the filters?")
-    assert talk.steps[1][0]["input"] == {"query": "How often must I change the filters?"}
+    conversation = conversation_with_all_tools()
+    await conversation.ask("[note: the server x is not available now: down]\nHow often must I change the filters?")
+    assert conversation.steps[1][0]["input"] == {"query": "How often must I change the filters?"}
 
 
 @pytest.mark.parametrize(
@@ -132,23 +132,23 @@ def test_the_runtimes_note_of_an_edited_role_is_followed() -> None:
 
 
 async def test_without_tools_the_model_answers_that_it_cannot_search() -> None:
-    talk = Conversation({})
-    assert "no documents to search" in text_of(await talk.ask("How often must I change the filters?"))
-    assert talk.steps == []
+    conversation = Conversation({})
+    assert "no documents to search" in text_of(await conversation.ask("How often must I change the filters?"))
+    assert conversation.steps == []
 
 
 async def test_with_tool_choice_none_it_calls_nothing_and_still_answers() -> None:
-    talk = Conversation({"promptx_action": ROLE, "search_documents": HITS}, tool_choice={"type": "none"})
-    assert text_of(await talk.ask("How often must I change the filters?")).strip()
-    assert talk.steps == []
+    conversation = Conversation({"promptx_action": ROLE, "search_documents": HITS}, tool_choice={"type": "none"})
+    assert text_of(await conversation.ask("How often must I change the filters?")).strip()
+    assert conversation.steps == []
 
 
 async def test_with_parallel_calls_disabled_it_makes_one_call_a_step() -> None:
     choice = {"type": "auto", "disable_parallel_tool_use": True}
     tools = {"promptx_action": ROLE, "promptx_recall": NO_MEMORY, "search_documents": HITS}
-    talk = Conversation(tools, tool_choice=choice)
-    await talk.ask("How often must I change the filters?")
-    assert talk.called == [["promptx_action"], ["promptx_recall"], ["search_documents"]]
+    conversation = Conversation(tools, tool_choice=choice)
+    await conversation.ask("How often must I change the filters?")
+    assert conversation.called == [["promptx_action"], ["promptx_recall"], ["search_documents"]]
 
 
 def test_a_tool_that_requires_an_undeclared_argument_is_not_called() -> None:
@@ -162,11 +162,11 @@ def test_a_tool_that_requires_an_undeclared_argument_is_not_called() -> None:
 
 
 async def test_failures_are_reported_plainly_and_the_turn_continues() -> None:
-    talk = conversation_with_all_tools(
+    conversation = conversation_with_all_tools(
         promptx_action=failing_tool("Role 'guide' is not known.\nKnown: assistant"),
         promptx_recall=failing_tool("the memory is locked"),
     )
-    answer = await talk.ask("How often must I change the filters?")
+    answer = await conversation.ask("How often must I change the filters?")
     text = text_of(answer)
     assert "My role could not be activated: Role 'guide' is not known." in text
     assert "My memory could not be read: the memory is locked" in text
@@ -174,38 +174,38 @@ async def test_failures_are_reported_plainly_and_the_turn_continues() -> None:
 
 
 async def test_a_failed_search_is_not_reported_as_no_result() -> None:
-    talk = conversation_with_all_tools(search_documents=failing_tool("the index is owned by process 12"))
-    text = text_of(await talk.ask("过滤网多久换一次？"))
+    conversation = conversation_with_all_tools(search_documents=failing_tool("the index is owned by process 12"))
+    text = text_of(await conversation.ask("过滤网多久换一次？"))
     assert "未能查找文档：the index is owned by process 12" in text
     assert "没有找到" not in text
 
 
 async def test_a_failed_activation_is_retried_only_in_the_next_turn() -> None:
-    talk = conversation_with_all_tools(promptx_action=failing_tool("down"))
-    await talk.ask("How often must I change the filters?")
-    await talk.ask("What does a set of filters cost?")
-    assert [step.count("promptx_action") for step in talk.called] == [1, 0, 1, 0]
+    conversation = conversation_with_all_tools(promptx_action=failing_tool("down"))
+    await conversation.ask("How often must I change the filters?")
+    await conversation.ask("What does a set of filters cost?")
+    assert [step.count("promptx_action") for step in conversation.called] == [1, 0, 1, 0]
 
 
 async def test_hits_that_do_not_answer_are_not_quoted() -> None:
-    talk = conversation_with_all_tools(
+    conversation = conversation_with_all_tools(
         search_documents=answering_tool(search_result("guide.md", "Sheep graze on the hill behind the mill."))
     )
-    answer = await talk.ask("How often must I change the filters?")
+    answer = await conversation.ask("How often must I change the filters?")
     assert cited_texts(answer) == []
     assert "found nothing in the documents" in text_of(answer)
 
 
 async def test_a_search_without_hits_is_declined_in_the_users_language() -> None:
-    talk = conversation_with_all_tools(search_documents=answering_tool("Nothing in the documents matches."))
-    assert text_of(await talk.ask("保修期是几年？")).startswith("在文档中没有找到")
+    conversation = conversation_with_all_tools(search_documents=answering_tool("Nothing in the documents matches."))
+    assert text_of(await conversation.ask("保修期是几年？")).startswith("在文档中没有找到")
 
 
 async def test_removed_sentences_are_never_quoted() -> None:
-    talk = conversation_with_all_tools(
+    conversation = conversation_with_all_tools(
         search_documents=answering_tool(search_result("[removed]", "[removed]", "[removed]"))
     )
-    assert cited_texts(await talk.ask("What was removed?")) == []
+    assert cited_texts(await conversation.ask("What was removed?")) == []
 
 
 @pytest.mark.parametrize(
@@ -221,18 +221,18 @@ async def test_removed_sentences_are_never_quoted() -> None:
     ],
 )
 async def test_small_talk_is_answered_without_a_search(message: str, expected: str) -> None:
-    talk = conversation_with_all_tools()
-    assert expected in text_of(await talk.ask(message))
-    assert talk.called == [["promptx_action", "promptx_recall"]]
+    conversation = conversation_with_all_tools()
+    assert expected in text_of(await conversation.ask(message))
+    assert conversation.called == [["promptx_action", "promptx_recall"]]
 
 
 async def test_a_follow_up_searches_with_the_words_of_the_question_before_it() -> None:
-    talk = conversation_with_all_tools()
-    await talk.ask("How often must I change the filters?")
-    await talk.ask("and in winter?")
-    assert talk.steps[2][1]["input"] == {"query": "and in winter? change filters"}
-    await talk.ask("What does the warranty for the motor cover?")
-    assert talk.steps[3][1]["input"] == {"query": "What does the warranty for the motor cover?"}
+    conversation = conversation_with_all_tools()
+    await conversation.ask("How often must I change the filters?")
+    await conversation.ask("and in winter?")
+    assert conversation.steps[2][1]["input"] == {"query": "and in winter? change filters"}
+    await conversation.ask("What does the warranty for the motor cover?")
+    assert conversation.steps[3][1]["input"] == {"query": "What does the warranty for the motor cover?"}
 
 
 async def test_a_row_of_a_table_is_quoted_with_the_header_of_the_table() -> None:
@@ -278,7 +278,7 @@ async def test_each_part_of_a_question_about_two_things_has_its_own_passage() ->
     answer = await conversation_with_all_tools(search_documents=answering_tool(*hits)).ask(
         "Who replaces lost cards, and what costs a lost key?"
     )
-    assert {raw["source"] for block in answer for raw in block.get("citations", ())} == {"doc_1", "doc_2"}
+    assert {citation["source"] for block in answer for citation in block.get("citations", ())} == {"doc_1", "doc_2"}
     assert "22 pounds" in text_of(answer)
     assert "4 pounds" in text_of(answer)
 
@@ -322,8 +322,8 @@ async def test_a_summary_quotes_the_start_of_each_document_and_names_the_need_fo
 async def test_an_answer_keeps_to_the_limit_of_tokens() -> None:
     sentences = [f"Filters of kind {number} are changed every {number} months." for number in range(2, 9)]
     hits = [search_result(f"Part {number}", sentence) for number, sentence in enumerate(sentences)]
-    talk = Conversation({"search_documents": answering_tool(*hits)}, max_tokens=60)
-    answer = await talk.ask("How often are the filters changed?")
+    conversation = Conversation({"search_documents": answering_tool(*hits)}, max_tokens=60)
+    answer = await conversation.ask("How often are the filters changed?")
     assert len(answer) == 1
 
 
@@ -347,9 +347,9 @@ def find_notices(answers: list[list[Block]]) -> list[bool]:
 
 
 async def test_the_notice_about_the_missing_model_is_in_the_first_answer_only() -> None:
-    talk = conversation_with_all_tools()
+    conversation = conversation_with_all_tools()
     questions = ("How often must I change the filters?", "What does a set of filters cost?", "过滤网多久换一次？")
-    assert find_notices([await talk.ask(question) for question in questions]) == [True, False, False]
+    assert find_notices([await conversation.ask(question) for question in questions]) == [True, False, False]
 
 
 async def test_the_notice_is_in_the_language_of_the_first_question() -> None:
@@ -359,25 +359,27 @@ async def test_the_notice_is_in_the_language_of_the_first_question() -> None:
 
 
 async def test_the_notice_is_not_repeated_after_the_conversation_was_summarized() -> None:
-    talk = conversation_with_all_tools()
-    talk.messages.append(user_message("[summary of the earlier conversation]\nFacts:\n- Filters cost 34 pounds."))
-    talk.messages.append({"role": "assistant", "content": [text_block("Noted.")]})
-    assert find_notices([await talk.ask("How often must I change the filters?")]) == [False]
+    conversation = conversation_with_all_tools()
+    conversation.messages.append(
+        user_message("[summary of the earlier conversation]\nFacts:\n- Filters cost 34 pounds.")
+    )
+    conversation.messages.append({"role": "assistant", "content": [text_block("Noted.")]})
+    assert find_notices([await conversation.ask("How often must I change the filters?")]) == [False]
 
 
 async def test_a_question_about_the_model_is_answered_even_after_the_notice() -> None:
-    talk = conversation_with_all_tools()
-    await talk.ask("How often must I change the filters?")
-    assert find_notices([await talk.ask("What can you do?")]) == [True]
+    conversation = conversation_with_all_tools()
+    await conversation.ask("How often must I change the filters?")
+    assert find_notices([await conversation.ask("What can you do?")]) == [True]
 
 
 async def test_the_role_writer_says_that_a_role_needs_a_model_and_does_not_search() -> None:
     prompt = text_block('Activate your role: promptx_action with role "nuwa".')
-    talk = Conversation({"promptx_action": ROLE, "search_documents": HITS}, system=(prompt,))
-    answer = await talk.ask("Write a role for a gardener.")
+    conversation = Conversation({"promptx_action": ROLE, "search_documents": HITS}, system=(prompt,))
+    answer = await conversation.ask("Write a role for a gardener.")
     assert "Writing a role needs a language model" in text_of(answer)
     assert find_notices([answer]) == [True]
-    assert talk.called == [["promptx_action"]]
+    assert conversation.called == [["promptx_action"]]
 
 
 async def test_rows_of_a_passage_found_by_meaning_stay_a_table() -> None:
@@ -438,23 +440,23 @@ async def test_a_second_passage_is_quoted_only_if_the_search_finds_it_as_relevan
     ],
 )
 async def test_a_complete_question_is_not_searched_with_the_words_of_the_one_before(question: str) -> None:
-    talk = conversation_with_all_tools()
-    await talk.ask("How often must I change the filters?")
-    await talk.ask(question)
-    assert talk.steps[-1][-1]["input"] == {"query": question}
+    conversation = conversation_with_all_tools()
+    await conversation.ask("How often must I change the filters?")
+    await conversation.ask(question)
+    assert conversation.steps[-1][-1]["input"] == {"query": question}
 
 
 @pytest.mark.parametrize("question", ["Is it cheaper there?", "Gilt das auch im Winter?", "Wie oft ist es im Winter?"])
 async def test_a_follow_up_question_is_searched_with_the_words_of_the_one_before(question: str) -> None:
-    talk = conversation_with_all_tools()
-    await talk.ask("How often must I change the filters?")
-    await talk.ask(question)
-    assert talk.steps[-1][-1]["input"] == {"query": f"{question} change filters"}
+    conversation = conversation_with_all_tools()
+    await conversation.ask("How often must I change the filters?")
+    await conversation.ask(question)
+    assert conversation.steps[-1][-1]["input"] == {"query": f"{question} change filters"}
 
 
 async def test_a_summary_without_hits_still_says_that_it_needs_a_model() -> None:
-    talk = conversation_with_all_tools(search_documents=answering_tool("Nothing in the documents matches."))
-    assert "A summary needs a language model" in text_of(await talk.ask("Summarise the handbook."))
+    conversation = conversation_with_all_tools(search_documents=answering_tool("Nothing in the documents matches."))
+    assert "A summary needs a language model" in text_of(await conversation.ask("Summarise the handbook."))
 
 
 async def test_a_comparison_quotes_only_passages_with_the_asked_figure() -> None:
@@ -464,8 +466,8 @@ async def test_a_comparison_quotes_only_passages_with_the_asked_figure() -> None
             "guide.md › Brisa 300", "The Brisa 300 is a unit for houses.", "The Brisa 900 is a unit for schools."
         ),
     )
-    talk = conversation_with_all_tools(search_documents=answering_tool("Searched by words and meaning.", *hits))
-    assert cited_texts(await talk.ask("Compare the noise of the Brisa 300 and the Brisa 900")) == [
+    conversation = conversation_with_all_tools(search_documents=answering_tool("Searched by words and meaning.", *hits))
+    assert cited_texts(await conversation.ask("Compare the noise of the Brisa 300 and the Brisa 900")) == [
         "Put a silencer on each side.The noise stays below 33 decibels."
     ]
 
@@ -489,10 +491,10 @@ NOISE_900 = search_result("manual.md › Brisa 900", "The noise of the unit is 3
 
 
 async def test_a_comparison_quotes_the_figures_of_both_things_and_all_equal_rows() -> None:
-    talk = conversation_with_all_tools(
+    conversation = conversation_with_all_tools(
         search_documents=answering_tool("Searched by words and meaning.", NOISE_300, NOISE_900)
     )
-    answer = await talk.ask("Compare the noise of the Brisa 300 and the Brisa 900")
+    answer = await conversation.ask("Compare the noise of the Brisa 300 and the Brisa 900")
     rows = "".join(row["text"] for row in NOISE_300["content"][1:])
     assert {*cited_texts(answer)} == {rows, NOISE_900["content"][0]["text"]}
 
@@ -512,8 +514,8 @@ async def test_a_part_that_the_search_does_not_match_is_named_and_not_quoted(
     question: str, part: str, expected: str
 ) -> None:
     note = f'Searched by words and meaning. Best match 0.74 of 1. No passage matches this part: "{part}".'
-    talk = conversation_with_all_tools(search_documents=answering_tool(note, NOISE_300, NOISE_900))
-    answer = await talk.ask(question)
+    conversation = conversation_with_all_tools(search_documents=answering_tool(note, NOISE_300, NOISE_900))
+    answer = await conversation.ask(question)
     assert expected in text_of(answer)
     assert len(cited_texts(answer)) <= 2
     assert ("22 dB(A)" in text_of(answer)) == ("300" in question)
@@ -568,7 +570,7 @@ async def test_the_documents_that_a_summary_names_are_read_from_their_beginning(
         search_result("handbook.md (passage 3 of 9)", "Salaries are paid on the 27th."),
     ]
     start = search_result("handbook.md (passage 1 of 9)", "Welcome to Tarnbrook.", "We are 143 people.")
-    talk = Conversation({"search_documents": answering_tool(*hits), "read_document": answering_tool(start)})
-    answer = await talk.ask("Summarise the handbook")
-    assert talk.steps[1][0]["input"] == {"document": "doc_1"}
+    conversation = Conversation({"search_documents": answering_tool(*hits), "read_document": answering_tool(start)})
+    answer = await conversation.ask("Summarise the handbook")
+    assert conversation.steps[1][0]["input"] == {"document": "doc_1"}
     assert cited_texts(answer) == ["Welcome to Tarnbrook.We are 143 people."]

@@ -69,15 +69,17 @@ async def test_a_memory_and_the_documents_are_both_quoted_when_both_fit(promptx:
         "When were our filters changed?"
     )
     assert "From memory: our filters were changed in March." in text_of(answer)
-    assert [raw["cited_text"] for block in answer for raw in block.get("citations", ())] == [
+    assert [citation["cited_text"] for block in answer for citation in block.get("citations", ())] == [
         "Filters are changed every six months."
     ]
 
 
 async def test_one_word_is_saved_under_two_keywords() -> None:
-    talk = Conversation({"promptx_remember": answering_tool("Saved 1 memory."), "promptx_action": answering_tool("ok")})
-    await talk.ask("remember Loxley")
-    engram = talk.steps[1][0]["input"]["engrams"][0]
+    conversation = Conversation(
+        {"promptx_remember": answering_tool("Saved 1 memory."), "promptx_action": answering_tool("ok")}
+    )
+    await conversation.ask("remember Loxley")
+    engram = conversation.steps[1][0]["input"]["engrams"][0]
     assert engram == {"content": "Loxley", "schema": "loxley\nnote", "strength": 0.8, "type": "ATOMIC"}
 
 

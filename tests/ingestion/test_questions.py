@@ -58,7 +58,7 @@ def citations_of(events: list[Json]) -> list[tuple[str, str]]:
     return [(event["documentName"], event["citedText"]) for event in events_of_type(events, "source_reference")]
 
 
-async def test_a_question_that_needs_a_whole_chapter(tmp_path: Path) -> None:
+async def test_a_whole_chapter_is_read_and_cited(tmp_path: Path) -> None:
     def read_on(request: ModelRequest) -> Step:
         """Read until the tool reports the end, then cite the first and the last step of the chapter."""
         if "go on with from=" in (note := notes_of(request)):
@@ -84,7 +84,7 @@ async def test_a_question_that_needs_a_whole_chapter(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_comparison_of_two_documents(tmp_path: Path) -> None:
+async def test_a_comparison_cites_both_documents(tmp_path: Path) -> None:
     def compare(request: ModelRequest) -> Step:
         old, new = cite(request, "two years"), cite(request, "five years")
         return Step((Say("It was two years. ", (old,)), Say("It is five now.", (new,))))
@@ -124,7 +124,7 @@ async def test_list_documents_answers_what_the_library_contains(tmp_path: Path) 
     assert citations_of(events) == [], "a list is no passage"
 
 
-async def test_a_row_of_a_table(tmp_path: Path) -> None:
+async def test_a_row_of_a_table_is_found_and_cited_with_its_cells(tmp_path: Path) -> None:
     sheet = files.workbook(tmp_path / "rates.xlsx", rows=60)
 
     def answer(request: ModelRequest) -> Step:

@@ -255,7 +255,7 @@ def suspect_of(*deaths: tuple[str, bool, float]) -> str | None:
     return deaths_seen.take_suspect()
 
 
-def test_fault_injection_and_kills_report_the_cause_of_death() -> None:
+def test_a_collection_of_repeated_deaths_is_the_suspect() -> None:
     assert suspect_of(("law", False, 0), ("law", False, 9_000)) == "law"
     assert suspect_of(("law", False, 0), ("law@2", False, 1)) == "law@2", "generations of one collection"
     assert suspect_of(("law", False, 0), ("tax", False, 1)) is None

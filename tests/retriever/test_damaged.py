@@ -25,20 +25,20 @@ MACHINE_WORDS = re.compile(r"[A-Za-z]+(?:Error|Exception|Warning)\b|\w+Zip\w+|Er
 """Technical words that a sentence for the uploader must not contain."""
 
 
-def cut_bytes(data: bytearray, chance: random.Random) -> bytearray:
-    return data[: chance.randrange(1, len(data))]
+def cut_bytes(data: bytearray, rng: random.Random) -> bytearray:
+    return data[: rng.randrange(1, len(data))]
 
 
-def flip_bits(data: bytearray, chance: random.Random) -> bytearray:
+def flip_bits(data: bytearray, rng: random.Random) -> bytearray:
     for _ in range(1 + len(data) // 4000):
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     return data
 
 
-def overwrite_bytes(data: bytearray, chance: random.Random) -> bytearray:
-    start = chance.randrange(len(data))
-    end = min(len(data), start + chance.randrange(1, 600))
-    data[start:end] = chance.randbytes(end - start)
+def overwrite_bytes(data: bytearray, rng: random.Random) -> bytearray:
+    start = rng.randrange(len(data))
+    end = min(len(data), start + rng.randrange(1, 600))
+    data[start:end] = rng.randbytes(end - start)
     return data
 
 

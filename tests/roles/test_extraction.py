@@ -52,8 +52,8 @@ async def test_a_users_statement_is_proposed_as_memory_recalled_shown_counted_an
     steps = (say("Noted."), answer_with(REPORT), use("promptx_recall", query="Reports"), say("Metric."))
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain(memory={"extract": "after-turn"})
-        talk = await rig.conversation(domain)
-        events = await rig.say(talk, TOLD)
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, TOLD)
         assert await list_proposals(rig, domain) == []
         await run_extraction(rig)
         [proposal] = (await browse(rig, domain, show="proposed"))["items"]
@@ -62,7 +62,7 @@ async def test_a_users_statement_is_proposed_as_memory_recalled_shown_counted_an
         assert not await is_pending(rig)
         usage = await rig.ok("GET", "/api/usage?groupBy=agent")
         assert [row["calls"] for row in usage["items"] if row["agent"] == AGENT] == [1]
-        await rig.say(talk, "Which units?")
+        await rig.say(conversation, "Which units?")
         assert str(REPORT["content"]) in str(rig.model.requests[-1].messages)
         await rig.ok("DELETE", f"/api/domains/{domain}/memories/{proposal['id']}")
         assert await list_proposals(rig, domain) == []
@@ -97,11 +97,11 @@ async def test_an_error_of_the_request_is_not_retried_on_another_model(tmp_path:
 async def test_memories_are_proposed_only_when_enabled_and_for_later_turns(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("1"), say("2"), answer_with(REPORT)) as rig:
         domain = await rig.domain()
-        talk = await rig.conversation(domain)
-        await rig.say(talk, "Before it was wanted.")
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Before it was wanted.")
         await run_extraction(rig)
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"memory": {"extract": "after-turn"}}})
-        await rig.say(talk, TOLD)
+        await rig.say(conversation, TOLD)
         await run_extraction(rig)
         assert await list_proposals(rig, domain) == [REPORT["content"]]
         assert "Before it was wanted" not in str(rig.model.requests[-1].messages)
@@ -110,11 +110,11 @@ async def test_memories_are_proposed_only_when_enabled_and_for_later_turns(tmp_p
 async def test_every_n_turns_runs_at_the_nth(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("1"), say("2"), answer_with(REPORT)) as rig:
         domain = await rig.domain(memory={"extract": 2})
-        talk = await rig.conversation(domain)
-        await rig.say(talk, TOLD)
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, TOLD)
         await run_extraction(rig)
         assert len(rig.model.requests) == 1
-        await rig.say(talk, "Thanks")
+        await rig.say(conversation, "Thanks")
         await run_extraction(rig)
         assert await list_proposals(rig, domain) == [REPORT["content"]]
 
@@ -127,10 +127,14 @@ async def test_proposals_are_visible_to_their_user_only(tmp_path: Path) -> None:
         await run_extraction(rig)
         memories = rig.application.business.memories
 
-        async def seen(user: User) -> int:
+        async def count_proposals(user: User) -> int:
             return (await memories.browse(user, domain, role=None, q="", offset=0, limit=9, which="proposed")).total
 
-        assert [await seen(anna), await seen(ben), await seen(User("olga", operator=True))] == [1, 0, 0]
+        assert [
+            await count_proposals(anna),
+            await count_proposals(ben),
+            await count_proposals(User("olga", operator=True)),
+        ] == [1, 0, 0]
 
 
 class Killed(Exception):
@@ -161,13 +165,13 @@ async def test_a_failing_model_is_retried_up_to_a_limit(tmp_path: Path) -> None:
     failing = ModelError("overloaded", retryable=True)
     async with Rig(tmp_path, say("1"), failing, answer_with(REPORT), say("2"), failing, failing, failing) as rig:
         domain = await rig.domain(memory={"extract": "after-turn"})
-        talk = await rig.conversation(domain)
-        await rig.say(talk, TOLD)
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, TOLD)
         await run_extraction(rig)
         assert await is_pending(rig)
         await run_extraction(rig)
         assert await list_proposals(rig, domain) == [REPORT["content"]]
-        await rig.say(talk, "Else")
+        await rig.say(conversation, "Else")
         for _ in range(3):
             await run_extraction(rig)
         assert not await is_pending(rig)
@@ -176,9 +180,9 @@ async def test_a_failing_model_is_retried_up_to_a_limit(tmp_path: Path) -> None:
 async def test_a_user_has_a_daily_limit_of_calls(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("1"), answer_with(), say("2")) as rig:
         domain = await rig.domain(memory={"extract": "after-turn", "callsPerDay": 1})
-        talk = await rig.conversation(domain)
+        conversation = await rig.conversation(domain)
         for _ in range(2):
-            await rig.say(talk, TOLD)
+            await rig.say(conversation, TOLD)
             await run_extraction(rig)
         assert len(rig.model.requests) == 3
         assert not await is_pending(rig)
@@ -189,9 +193,9 @@ async def test_known_memories_are_not_proposed_again_and_corrections_are(tmp_pat
     steps = (say("1"), answer_with(REPORT), say("2"), answer_with(REPORT), say("3"), answer_with(feet))
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain(memory={"extract": "after-turn"})
-        talk = await rig.conversation(domain)
+        conversation = await rig.conversation(domain)
         for content in (TOLD, TOLD, "No: I want reports in imperial units now."):
-            await rig.say(talk, content)
+            await rig.say(conversation, content)
             await run_extraction(rig)
         assert await list_proposals(rig, domain) == [feet["content"], REPORT["content"]]
 

@@ -61,10 +61,10 @@ async def test_a_broken_edit_keeps_the_last_good_version_with_a_note(tmp_path: P
     async with Rig(tmp_path, activate(), say("1"), activate(), say("2")) as rig:
         domain, file = await make_role_place(rig)
         file.write_text(role_text("Good."))
-        talk = await rig.conversation(domain)
-        await rig.say(talk, "Hi")
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
         file.write_text("<role><personality>half an ed")
-        events = await rig.say(talk, "Go on")
+        events = await rig.say(conversation, "Go on")
         assert "ROLE_CHANGED" not in notice_codes(events)
         status, text = results_of(events)[0]
         assert status == "ok"
@@ -76,10 +76,10 @@ async def test_a_deleted_role_is_an_error_that_lists_the_others(tmp_path: Path) 
     async with Rig(tmp_path, activate(), say("1"), activate(), say("2")) as rig:
         domain, file = await make_role_place(rig)
         file.write_text(role_text("Good."))
-        talk = await rig.conversation(domain)
-        await rig.say(talk, "Hi")
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
         file.unlink()
-        status, text = results_of(await rig.say(talk, "Go on"))[0]
+        status, text = results_of(await rig.say(conversation, "Go on"))[0]
         assert status == "error"
         assert text == "Unknown role 'clerk'. Known roles: assistant, nuwa, researcher."
 
@@ -87,10 +87,10 @@ async def test_a_deleted_role_is_an_error_that_lists_the_others(tmp_path: Path) 
 async def test_a_new_file_is_a_role_on_the_next_turn(tmp_path: Path) -> None:
     async with Rig(tmp_path, activate(), say("1"), activate(), say("2")) as rig:
         domain, file = await make_role_place(rig)
-        talk = await rig.conversation(domain)
-        assert results_of(await rig.say(talk, "Hi"))[0][0] == "error"
+        conversation = await rig.conversation(domain)
+        assert results_of(await rig.say(conversation, "Hi"))[0][0] == "error"
         file.write_text(role_text("New."))
-        status, text = results_of(await rig.say(talk, "Go on"))[0]
+        status, text = results_of(await rig.say(conversation, "Go on"))[0]
         assert (status, "New." in text) == ("ok", True)
 
 
@@ -139,8 +139,8 @@ async def test_the_right_to_write_roles_is_checked_again_at_the_call(tmp_path: P
     async with Rig(tmp_path) as rig:
         domain, _ = await make_role_place(rig, primaryRoleId="nuwa")
         business, admin = rig.application.business, User("olga", operator=True)
-        talk = await business.conversations.create(admin, domain)
-        definition, _ = await business.definitions.definition(admin, talk)
+        conversation = await business.conversations.create(admin, domain)
+        definition, _ = await business.definitions.definition(admin, conversation)
         toolset = await rig.application.machinery.tools.open(definition)
         tools = {tool.name: tool for tool in toolset.tools}
         assert not tools["role_write"].read_only

@@ -268,20 +268,20 @@ def test_file_and_database_memories_stay_equal_under_any_operations(files: Groun
         action_share = chooser.random()
         if action_share < 0.15 and current:
             new_memory = replace(new_memory, replaces=chooser.choice(current))
-        twins.both(step, partial(_act, action_share, new_memory, ids, now))
+        twins.both(step, partial(_change_memory, action_share, new_memory, ids, now))
         if 0.75 <= action_share < 0.8:
             twins.restart()
         query = chooser.choice([None, chooser.choice(WORDS), cues, "nowhere tea", "ANNA"])
-        twins.both(0, partial(_look, query, chooser.choice(["focused", "balanced", "creative"])))
+        twins.both(0, partial(_recall_parts, query, chooser.choice(["focused", "balanced", "creative"])))
         twins.both(0, Memory.frequencies)
     twins.both(0, Memory.save)
     twins.restart()
     twins.both(0, Memory.export)
     twins.both(0, Memory.frequencies)
-    twins.both(0, partial(_look, None, "creative"))
+    twins.both(0, partial(_recall_parts, None, "creative"))
 
 
-def _act(action_share: float, new_memory: NewEngram, ids: list[str], now: int, memory: Memory) -> object:
+def _change_memory(action_share: float, new_memory: NewEngram, ids: list[str], now: int, memory: Memory) -> object:
     if action_share < 0.6:
         return memory.remember([new_memory], now)
     if action_share < 0.7:
@@ -290,7 +290,7 @@ def _act(action_share: float, new_memory: NewEngram, ids: list[str], now: int, m
     return memory.propose([engram]) if action_share < 0.75 else None
 
 
-def _look(query: str | list[str] | None, mode: str, memory: Memory) -> object:
+def _recall_parts(query: str | list[str] | None, mode: str, memory: Memory) -> object:
     recollection = memory.recall(query, mode, NOW)
     return (
         recollection.mind,
