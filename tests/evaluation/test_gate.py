@@ -64,8 +64,8 @@ async def wait_for_decisions(rig: Rig, domain: str, count: int) -> list[Json]:
 
 
 async def test_a_model_that_is_down_makes_cases_unknown_and_not_worse(tmp_path: Path) -> None:
-    down = [ModelError("The service is down.", http_status=401, kind="authentication_error")] * 2
-    async with Rig(tmp_path, *down) as rig:
+    outage = [ModelError("The service is down.", http_status=401, kind="authentication_error")] * 2
+    async with Rig(tmp_path, *outage) as rig:
         domain = await make_filled_domain(rig, cases=False)
         base = f"/api/domains/{domain}/evaluation"
         await rig.ok("POST", f"{base}/cases", case("leave"))

@@ -76,10 +76,10 @@ async def try_change(rig: Rig, domain: str, **change: Any) -> Json:
 class FullDisk:
     """Refuses the next ``left`` commits after a failpoint."""
 
-    def __init__(self, place: str, left: int) -> None:
+    def __init__(self, place: str, failure_count: int) -> None:
         self._place = place
         self._is_full = False
-        self._left = left
+        self._left = failure_count
 
     def __call__(self, name: str) -> None:
         self._is_full |= name == self._place
@@ -135,8 +135,8 @@ async def test_cases_are_changed_versioned_and_restored(tmp_path: Path) -> None:
         base = f"/api/domains/{domain}/evaluation/cases"
         created = await rig.ok("POST", base, case("leave"))
         assert (await rig.refused("POST", base, case("leave")))[:2] == (422, "VALIDATION_ERROR")
-        changed = case("leave", contains=["27"])
-        updated = await rig.ok("PUT", f"{base}/{created['id']}", {"case": changed, "version": 1})
+        changed_case = case("leave", contains=["27"])
+        updated = await rig.ok("PUT", f"{base}/{created['id']}", {"case": changed_case, "version": 1})
         assert updated["version"] == 2
         assert (await rig.refused("PUT", f"{base}/{created['id']}", {"state": "off", "version": 1}))[
             1
@@ -191,9 +191,9 @@ async def test_a_change_that_makes_searches_worse_is_held_and_can_be_applied_any
         query = {"before": draft["beforeRun"], "after": draft["afterRun"]}
         comparison = await rig.ok("GET", f"{path}/evaluation/comparison", params=query)
         assert len(comparison["worse"]) == 6
-        worse = comparison["worse"][0]
-        assert (worse["before"][0]["outcome"], worse["after"][0]["outcome"]) == ("passed", "failed")
-        assert "below the threshold" in worse["after"][0]["reason"]
+        worse_case = comparison["worse"][0]
+        assert (worse_case["before"][0]["outcome"], worse_case["after"][0]["outcome"]) == ("passed", "failed")
+        assert "below the threshold" in worse_case["after"][0]["reason"]
         applied_draft = await rig.ok("POST", f"{path}/evaluation/drafts/{draft['id']}/apply")
         assert (applied_draft["state"], applied_draft["decidedBy"]) == ("applied", "local")
         assert (await rig.ok("GET", path))["settings"]["retrievalThreshold"] == 1

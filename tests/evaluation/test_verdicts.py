@@ -63,7 +63,7 @@ def test_all_passages_are_needed_unless_any_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "other", "overlap"),
+    ("cells", "other_cells", "overlap"),
     [
         ("A1", "A1", True),
         ("Rates!A2:D9", "Rates!D9:F12", True),
@@ -74,8 +74,8 @@ def test_all_passages_are_needed_unless_any_is_enough() -> None:
         ("AA1", "Z1:AB2", True),
     ],
 )
-def test_ranges_of_cells_overlap(cells: str, other: str, overlap: bool) -> None:
-    assert cells_overlap(cells, other) is cells_overlap(other, cells) is overlap
+def test_ranges_of_cells_overlap(cells: str, other_cells: str, overlap: bool) -> None:
+    assert cells_overlap(cells, other_cells) is cells_overlap(other_cells, cells) is overlap
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def test_the_sign_test_is_exact() -> None:
 
 
 @given(st.integers(0, 30), st.integers(0, 30))
-def test_the_sign_test_is_a_probability_that_falls_with_worse_cases(worse: int, better: int) -> None:
-    assert 0 < sign_test(worse, better) <= 1
-    assert sign_test(worse + 1, better) <= sign_test(worse, better)
+def test_the_sign_test_is_a_probability_that_falls_with_worse_cases(worse_count: int, better_count: int) -> None:
+    assert 0 < sign_test(worse_count, better_count) <= 1
+    assert sign_test(worse_count + 1, better_count) <= sign_test(worse_count, better_count)
 
 
 @pytest.mark.parametrize(
-    ("worse", "better", "varies", "decision"),
+    ("worse_count", "better_count", "varies", "decision"),
     [
         (0, 0, False, Decision.PASS),
         (0, 5, False, Decision.PASS),
@@ -217,14 +217,14 @@ def test_the_sign_test_is_a_probability_that_falls_with_worse_cases(worse: int, 
     ],
 )
 def test_a_change_is_decided_by_worse_and_better_cases(
-    worse: int, better: int, varies: bool, decision: Decision
+    worse_count: int, better_count: int, varies: bool, decision: Decision
 ) -> None:
-    unchanged = 40 - worse - better
-    before = summarise_outcomes(*[GOOD] * worse, *[BAD] * better, *[GOOD] * unchanged)
-    after = summarise_outcomes(*[BAD] * worse, *[GOOD] * better, *[GOOD] * unchanged)
+    same_count = 40 - worse_count - better_count
+    before = summarise_outcomes(*[GOOD] * worse_count, *[BAD] * better_count, *[GOOD] * same_count)
+    after = summarise_outcomes(*[BAD] * worse_count, *[GOOD] * better_count, *[GOOD] * same_count)
     comparison = compare_runs(before, after, varies=varies)
     assert comparison.decision is decision
-    assert (len(comparison.worse), len(comparison.better), comparison.compared) == (worse, better, 40)
+    assert (len(comparison.worse), len(comparison.better), comparison.compared) == (worse_count, better_count, 40)
 
 
 def test_the_cited_sentence_contains_the_numbers() -> None:

@@ -136,7 +136,7 @@ async def test_the_row_of_a_table_in_a_pdf_is_marked(tmp_path: Path) -> None:
 async def test_a_cited_cell_keeps_its_header_and_row_from_the_upload_to_the_page(tmp_path: Path, turn: int) -> None:
     def answer(request: ModelRequest) -> Step:
         (texts,) = [
-            [inner["text"] for inner in part["content"]]
+            [text_block["text"] for text_block in part["content"]]
             for block in request.messages[-1]["content"]
             for part in block["content"]
             if part["type"] == "search_result"
@@ -162,9 +162,12 @@ async def test_a_cited_cell_keeps_its_header_and_row_from_the_upload_to_the_page
         assert [row["cells"] for row in place["table"]["rows"] if row["cited"]] == [["Senior", "28", "three months"]]
         page = place["page"]
         assert (await rig.http.get(page["image"])).headers["content-type"] == "image/png"
-        first, last = (60, 664), (380, 664)  # the left end of the row and of its last cell, on its upright middle
+        row_start, last_cell = (
+            (60, 664),
+            (380, 664),
+        )  # the left end of the row and of its last cell, on its upright middle
         assert page["cited"]
-        for x, y in (first, last):
+        for x, y in (row_start, last_cell):
             position = {0: (x, 800 - y), 90: (y, x), 180: (600 - x, y), 270: (800 - y, 600 - x)}[turn]
             width, height = (600, 800) if turn % 180 == 0 else (800, 600)
             place_on_page = {"x": position[0] / width, "y": position[1] / height, "width": 0.02, "height": 0.0}
@@ -213,13 +216,13 @@ async def test_rows_too_long_for_one_passage_keep_their_header(tmp_path: Path) -
         ["name", "about"],
         *([f"n{number}", f"word{number} sentence number {number}. " * 90] for number in range(3)),
     ]
-    book, out = openpyxl.Workbook(), io.BytesIO()
+    workbook, file = openpyxl.Workbook(), io.BytesIO()
     for row in rows:
-        book.active.append(row)
-    book.save(out)
+        workbook.active.append(row)
+    workbook.save(file)
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        chunks = await chunks_of(rig, domain, "long.xlsx", out.getvalue())
+        chunks = await chunks_of(rig, domain, "long.xlsx", file.getvalue())
         assert any(chunk_before["cells"] == chunk_after["cells"] for chunk_before, chunk_after in pairwise(chunks))
         for chunk in chunks:
             assert (await place_of(rig, domain, chunk["chunkId"]))["table"]["header"] == ["name", "about"]
@@ -253,8 +256,8 @@ async def test_a_paragraph_is_shown_below_its_headings_between_its_neighbours(tm
         }
         assert "page" not in place
         assert "table" not in place
-        cited = place["cited"]
-        assert place["text"][cited["start"] : cited["end"]] == cited["text"] == 'They are "booked"'
+        citation = place["cited"]
+        assert place["text"][citation["start"] : citation["end"]] == citation["text"] == 'They are "booked"'
         assert place["html"].count("<mark>") == 1
         assert "<script" not in place["html"]
         assert "<b>" not in place["html"]
@@ -294,7 +297,7 @@ async def test_a_secret_in_a_document_is_redacted_in_every_form_of_its_place(tmp
 
 async def test_invalid_and_unauthorised_requests_for_places_are_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         (chunk, *_) = await chunks_of(rig, domain, "a.md", PLAIN.encode())
         path = f"/api/domains/{domain}/chunks/{chunk['chunkId']}/place"
         for params, field in (
@@ -308,8 +311,8 @@ async def test_invalid_and_unauthorised_requests_for_places_are_refused(tmp_path
             status, code, message = await rig.refused("GET", path, params=params)
             assert (status, code) == (422, "VALIDATION_ERROR"), params
             assert message.startswith(f"{field}: "), message
-        stranger_key = await make_key(rig, "bob", "member", other)
-        for domain_id in (domain, other):
+        stranger_key = await make_key(rig, "bob", "member", other_domain)
+        for domain_id in (domain, other_domain):
             response = await rig.http.get(path.replace(domain, domain_id), headers=bearer(stranger_key))
             assert response.status_code == 404
         as_operator(rig)

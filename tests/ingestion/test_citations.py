@@ -75,10 +75,10 @@ async def test_only_verified_citations_are_sent_with_page_and_cells(tmp_path: Pa
 
 
 async def test_a_deleted_document_is_never_cited_again(tmp_path: Path) -> None:
-    sent: list[ModelRequest] = []
+    requests: list[ModelRequest] = []
 
     def answer_again(request: ModelRequest) -> Step:
-        sent.append(request)
+        requests.append(request)
         return Step((Say("Again.", (Cite(0, cited_text="The pump holds twelve bar."),)),))
 
     steps = (use("search_documents", query="pump"), say("Twelve.", Cite(0)), answer_again)
@@ -92,8 +92,8 @@ async def test_a_deleted_document_is_never_cited_again(tmp_path: Path) -> None:
         events = await rig.say(conversation, "Say it again.")
         assert events_of_type(events, "source_reference") == []
         # The session's notes stay unchanged, because Claude's thinking is bound to them; a note corrects them.
-        assert result_documents(sent[0]) == ["pump.md"]
-        assert "the document pump.md was deleted" in str(sent[0].messages[-2:])
+        assert result_documents(requests[0]) == ["pump.md"]
+        assert "the document pump.md was deleted" in str(requests[0].messages[-2:])
 
 
 async def test_without_the_index_a_deleted_document_stays_uncited_and_the_others_can_be_cited(tmp_path: Path) -> None:

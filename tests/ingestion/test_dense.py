@@ -261,8 +261,8 @@ async def test_documents_that_arrive_while_the_embedder_is_replaced_get_its_vect
     async with Rig(tmp_path, embedding=second_model) as rig:
         rig.application.begin()
         leave = await rig.upload(domain, "leave.md", LEAVE)
-        late = await rig.upload(domain, "late.md", b"The pump arrived late.")
-        for document in (cars, leave, late):
+        pump = await rig.upload(domain, "late.md", b"The pump arrived late.")
+        for document in (cars, leave, pump):
             await rig.dense(domain, document["id"])
         assert (await rig.reindexed(domain))["state"] == "ready"
         index = rig.application.business.documents.knowledge.index
@@ -291,10 +291,10 @@ async def test_documents_added_and_deleted_during_a_reindex_are_consistent(tmp_p
         await document_reached.wait()
         path = f"/api/domains/{domain}/documents"
         await rig.ok("DELETE", f"{path}/{cars['id']}")
-        late = await rig.upload(domain, "late.md", b"The pump arrived late.")
+        pump = await rig.upload(domain, "late.md", b"The pump arrived late.")
         assert (await rig.reindexed(domain))["state"] == "ready"
         items = {item["id"]: item for item in (await rig.ok("GET", path))["items"]}
-        assert items.keys() == {leave["id"], late["id"]}
+        assert items.keys() == {leave["id"], pump["id"]}
         for document, item in items.items():
             chunks = (await rig.ok("GET", f"{path}/{document}/chunks"))["items"]
             assert len(chunks) == item["chunkCount"] == 1

@@ -56,10 +56,10 @@ async def test_a_document_returns_under_its_id_with_its_file(tmp_path: Path) -> 
         document = await rig.upload(domain, "leave.md", TEXT)
         path = f"/api/domains/{domain}/documents/{document['id']}"
         before = await rig.ok("GET", f"{path}/chunks")
-        file, aside = folder_of(rig, domain) / "leave.md", tmp_path / "aside.md"
-        file.rename(aside)
+        file, moved_file = folder_of(rig, domain) / "leave.md", tmp_path / "aside.md"
+        file.rename(moved_file)
         await rescan(rig, domain)
-        aside.rename(file)
+        moved_file.rename(file)
         assert await rescan(rig, domain) == 1
         assert (await rig.settled(domain, document["id"]))["status"] == "indexed"
         assert await rig.ok("GET", f"{path}/chunks") == before, "old citations mean the same passage again"
@@ -128,7 +128,7 @@ async def test_files_added_while_no_server_ran_are_ingested_by_the_next(tmp_path
 
 async def test_a_serving_process_scans_the_folders_repeatedly(tmp_path: Path) -> None:
     async with Rig(tmp_path, scan_seconds=0.01) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         folder = folder_of(rig, domain)
         rig.application.begin()
 
@@ -140,7 +140,7 @@ async def test_a_serving_process_scans_the_folders_repeatedly(tmp_path: Path) ->
 
         (folder / "first.md").write_bytes(TEXT)
         await wait_until("first.md", "indexed")
-        await rig.ok("DELETE", f"/api/domains/{other}")
+        await rig.ok("DELETE", f"/api/domains/{other_domain}")
         (folder / "second.md").write_bytes(OTHER)
         await wait_until("second.md", "indexed")
         (folder / "first.md").unlink()

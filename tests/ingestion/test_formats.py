@@ -86,9 +86,9 @@ async def test_a_bad_file_fails_with_its_reason_and_the_next_is_ingested(tmp_pat
     async with Rig(tmp_path) as rig:
         for name, content, code in BAD:
             domain = await rig.domain()
-            bad = await rig.upload(domain, name, content(tmp_path))
-            assert (bad["status"], bad.get("error", {}).get("code")) == ("failed", code), name
-            assert bad["error"]["message"]
+            bad_document = await rig.upload(domain, name, content(tmp_path))
+            assert (bad_document["status"], bad_document.get("error", {}).get("code")) == ("failed", code), name
+            assert bad_document["error"]["message"]
             assert (await rig.upload(domain, "good.md", GOOD))["status"] == "indexed"
             answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
             assert [hit["documentName"] for hit in answer["hits"]] == ["good.md"], name

@@ -141,16 +141,16 @@ def test_a_link_or_file_in_place_of_the_prompt_folder_is_named(tmp_path: Path, k
 async def test_deleting_a_domain_with_its_workspace_keeps_link_targets(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        outside = tmp_path / "outside"
-        outside.mkdir()
-        (outside / "key.md").write_bytes(SECRET)
+        outside_folder = tmp_path / "outside"
+        outside_folder.mkdir()
+        (outside_folder / "key.md").write_bytes(SECRET)
         workspace = rig.settings.workspaces / domain
-        (workspace / "files" / "link").symlink_to(outside)
-        replace_with_link(workspace / "prompt", outside)
+        (workspace / "files" / "link").symlink_to(outside_folder)
+        replace_with_link(workspace / "prompt", outside_folder)
         folder = workspace / "files"
         for _ in range(200):
             folder = folder / "d"
         folder.mkdir(parents=True)
         await rig.ok("DELETE", f"/api/domains/{domain}", params={"workspace": "true"})
         assert not workspace.exists()
-        assert (outside / "key.md").read_bytes() == SECRET
+        assert (outside_folder / "key.md").read_bytes() == SECRET

@@ -54,11 +54,14 @@ async def upload_file(rig: Rig, domain: str, path: Path) -> dict[str, Any]:
 
 async def test_a_member_gets_a_page_once_and_then_by_its_tag(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         document = await upload_file(rig, domain, files.pdf(tmp_path / "a.pdf", [LINES, LINES]))
-        member, stranger = await make_key(rig, "ann", "member", domain), await make_key(rig, "bob", "member", other)
+        member_key, stranger_key = (
+            await make_key(rig, "ann", "member", domain),
+            await make_key(rig, "bob", "member", other_domain),
+        )
         path = page_of(domain, document["id"], 2)
-        answer = await rig.http.get(path, params={"width": 400}, headers=bearer(member))
+        answer = await rig.http.get(path, params={"width": 400}, headers=bearer(member_key))
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"] == "image/png"
         assert answer.headers["cache-control"] == "private, no-cache"
@@ -66,13 +69,15 @@ async def test_a_member_gets_a_page_once_and_then_by_its_tag(tmp_path: Path) -> 
         assert "sandbox" in answer.headers["content-security-policy"]
         assert size_of(answer.content) == (400, 566)
         tag = answer.headers["etag"]
-        headers = {"if-none-match": f'W/"x", {tag}', **bearer(member)}
+        headers = {"if-none-match": f'W/"x", {tag}', **bearer(member_key)}
         unchanged = await rig.http.get(path, params={"width": 400}, headers=headers)
         assert (unchanged.status_code, unchanged.content, unchanged.headers["etag"]) == (304, b"", tag)
         wider = await rig.http.get(path, params={"width": 401}, headers=headers)
         assert (wider.status_code, wider.headers["etag"] == tag) == (200, False)
-        for domain_id in (domain, other):
-            refusal = await rig.http.get(page_of(domain_id, document["id"]), headers={**headers, **bearer(stranger)})
+        for domain_id in (domain, other_domain):
+            refusal = await rig.http.get(
+                page_of(domain_id, document["id"]), headers={**headers, **bearer(stranger_key)}
+            )
             assert refusal.status_code == 404
         await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
         answer_after = await rig.http.get(path, params={"width": 400}, headers=headers)
@@ -213,13 +218,13 @@ async def test_one_of_two_thousand_pages_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.attack(kind="files")
 async def test_a_page_image_that_takes_too_long_times_out_and_the_next_is_drawn(tmp_path: Path) -> None:
     tangle = b"0 0 m " + b"500 500 l 0 500 l 500 0 l 3 7 l " * 100_000 + b"f*\n"
-    slow, fine = page_sized(595, 842, tangle * 3), files.pdf(tmp_path / "a.pdf", [LINES]).read_bytes()
+    slow_pdf, fast_pdf = page_sized(595, 842, tangle * 3), files.pdf(tmp_path / "a.pdf", [LINES]).read_bytes()
     async with aclosing(ChildProcess(CHILD, 120.0, "drawing the page")) as process:
         with pytest.raises(DocumentError) as exc_info:
-            await draw_page(process, tmp_path / "slow.pdf", slow, seconds=1)
+            await draw_page(process, tmp_path / "slow.pdf", slow_pdf, seconds=1)
         assert exc_info.value.code == "DOCUMENT_TIMEOUT"
         await process.reset()
-        assert size_of(b64decode((await draw_page(process, tmp_path / "fine.pdf", fine))["png"])) == (300, 424)
+        assert size_of(b64decode((await draw_page(process, tmp_path / "fine.pdf", fast_pdf))["png"])) == (300, 424)
 
 
 async def test_an_image_is_drawn_with_its_orientation_and_all_frames(tmp_path: Path) -> None:
@@ -264,10 +269,10 @@ async def draw_page(process: ChildProcess, path: Path, data: bytes, **options: A
 
 async def test_domains_alternate_after_a_limited_number_of_pages(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        busy, other = await rig.domain(), await rig.domain()
+        busy_domain, other_domain = await rig.domain(), await rig.domain()
         count = WAITING + 8
-        long_document = await upload_file(rig, busy, files.pdf(tmp_path / "many.pdf", [[(10, "x")]] * count))
-        short_document = await upload_file(rig, other, files.pdf(tmp_path / "one.pdf", [LINES]))
+        long_document = await upload_file(rig, busy_domain, files.pdf(tmp_path / "many.pdf", [[(10, "x")]] * count))
+        short_document = await upload_file(rig, other_domain, files.pdf(tmp_path / "one.pdf", [LINES]))
         answers: list[tuple[str, int]] = []
 
         async def ask(domain: str, document: str, page: int) -> None:
@@ -276,9 +281,9 @@ async def test_domains_alternate_after_a_limited_number_of_pages(tmp_path: Path)
 
         async with anyio.create_task_group() as tasks:
             for page in range(1, count + 1):
-                tasks.start_soon(ask, busy, long_document["id"], page)
-            tasks.start_soon(ask, other, short_document["id"], 1)
-        assert (other, 200) in answers[:-1], "another domain's page does not wait for all of these"
+                tasks.start_soon(ask, busy_domain, long_document["id"], page)
+            tasks.start_soon(ask, other_domain, short_document["id"], 1)
+        assert (other_domain, 200) in answers[:-1], "another domain's page does not wait for all of these"
         refusals = [status for domain, status in answers if status != 200]
         assert refusals
         assert set(refusals) == {429}

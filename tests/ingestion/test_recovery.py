@@ -249,10 +249,10 @@ async def test_a_collection_that_crashed_two_processes_is_set_aside(tmp_path: Pa
 
 
 def suspect_of(*deaths: tuple[str, bool, float]) -> str | None:
-    deaths_seen = Deaths()
-    for collection, killed, second in deaths:
-        deaths_seen.note(Death(collection, killed, second))
-    return deaths_seen.take_suspect()
+    recorder = Deaths()
+    for collection, was_killed, second in deaths:
+        recorder.note(Death(collection, was_killed, second))
+    return recorder.take_suspect()
 
 
 def test_a_collection_of_repeated_deaths_is_the_suspect() -> None:
@@ -270,10 +270,10 @@ def test_a_collection_of_repeated_deaths_is_the_suspect() -> None:
 
 
 def test_a_suspect_is_named_once() -> None:
-    deaths_seen = Deaths()
+    recorder = Deaths()
     for _ in range(2):
-        deaths_seen.note(Death("law", False, 0))
-    assert (deaths_seen.take_suspect(), deaths_seen.take_suspect()) == ("law", None)
+        recorder.note(Death("law", False, 0))
+    assert (recorder.take_suspect(), recorder.take_suspect()) == ("law", None)
 
 
 async def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def ranges_of(page: str, passage: str, cited: str = "") -> tuple[list[str], list
 
 
 @pytest.mark.parametrize(
-    ("page", "passage", "found"),
+    ("page", "passage", "text_on_page"),
     [
         ("The e\ufb03cient of\ufb01ce.", "efficient office", "e\ufb03cient of\ufb01ce"),
         ("twenty-\nfive effi\x02cient days", "twenty-five efficient", "twenty-\nfive effi\x02cient"),
@@ -33,8 +33,8 @@ def ranges_of(page: str, passage: str, cited: str = "") -> tuple[list[str], list
         ("x 𠮷野 y", "𠮷野", "𠮷野"),
     ],
 )
-def test_other_readings_of_the_same_characters_are_found(page: str, passage: str, found: str) -> None:
-    assert ranges_of(page, passage)[0] == [found]
+def test_other_readings_of_the_same_characters_are_found(page: str, passage: str, text_on_page: str) -> None:
+    assert ranges_of(page, passage)[0] == [text_on_page]
 
 
 @pytest.mark.parametrize(

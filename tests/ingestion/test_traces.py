@@ -107,10 +107,10 @@ async def test_a_search_by_the_model_is_stored_the_same_way(tmp_path: Path) -> N
 async def test_a_member_reads_the_searches_of_own_conversations_and_no_others(tmp_path: Path) -> None:
     search = use("search_documents", query="paid leave")
     async with Rig(tmp_path, search, say("Read."), search, say("Read too.")) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
         admin_search = await search_paid_leave(rig, domain)
-        keys = {name: bearer(await make_key(rig, name, "member", domain, other)) for name in ("ann", "bob")}
+        keys = {name: bearer(await make_key(rig, name, "member", domain, other_domain)) for name in ("ann", "bob")}
         member_searches = {}
         for name, key in keys.items():
             created = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=key)
@@ -134,7 +134,7 @@ async def test_a_member_reads_the_searches_of_own_conversations_and_no_others(tm
             404,
             "CONVERSATION_NOT_FOUND",
         )
-        other_path = f"/api/domains/{other}/retrievals"
+        other_path = f"/api/domains/{other_domain}/retrievals"
         params_of_ann = {"conversationId": conversation}
         assert (await rig.ok("GET", other_path, params=params_of_ann, headers=keys["ann"]))["items"] == []
         assert (await rig.refused("GET", path, headers=keys["ann"]))[:2] == (403, "FORBIDDEN")

@@ -260,8 +260,8 @@ def test_browsing_pages_from_the_newest_and_searches_content_and_keywords(tmp_pa
     for number in range(5):
         remember(memory, [make_engram(content=f"Number {number}", schema=f"key{number} 关键词")], NOW + number)
     page = memory.browse(offset=1, limit=2)
-    assert (page.total, [stored.content for stored in page.engrams]) == (5, ["Number 3", "Number 2"])
-    assert [stored.content for stored in memory.browse(q="number 4").engrams] == ["Number 4"]
+    assert (page.total, [stored_engram.content for stored_engram in page.engrams]) == (5, ["Number 3", "Number 2"])
+    assert [stored_engram.content for stored_engram in memory.browse(q="number 4").engrams] == ["Number 4"]
     assert memory.browse(q="KEY1").total == 1
     assert memory.browse(q="关键词").total == 5
     assert memory.browse(q="%").total == 0
@@ -351,11 +351,11 @@ def test_proposals_made_by_several_threads_at_once_are_stored_once(
     barrier = threading.Barrier(4, timeout=240)
 
     def propose(thread: int) -> int:
-        added = 0
+        added_count = 0
         for position, text in enumerate(texts):
             barrier.wait()
-            added += memory.propose([make_proposal(100 * thread + position, text)])
-        return added
+            added_count += memory.propose([make_proposal(100 * thread + position, text)])
+        return added_count
 
     # Threads alternate after almost every instruction. Without a lock, about half of the texts would be stored twice.
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
@@ -368,7 +368,7 @@ def test_proposals_made_by_several_threads_at_once_are_stored_once(
 def test_a_proposal_repeated_in_one_batch_is_stored_once(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
     assert memory.propose([make_proposal(1), make_proposal(2)]) == 1
-    assert [stored.id for stored in memory.export()] == [make_proposal(1).id]
+    assert [stored_engram.id for stored_engram in memory.export()] == [make_proposal(1).id]
 
 
 def test_scopes_have_separate_folders(tmp_path: Path) -> None:

@@ -100,11 +100,11 @@ def test_activated_cues_are_known_connected_and_drawn_once(
     mind = spread(network, centres, MODES[mode])
     assert mind.activated[0] == "mind"
     assert set(mind.activated) - {"mind"} <= set(network.edges)
-    connected = {"mind"}
+    connected_words = {"mind"}
     for edge in mind.edges:
-        assert edge.source in connected
-        connected.add(edge.target)
-    assert connected == set(mind.activated)
+        assert edge.source in connected_words
+        connected_words.add(edge.target)
+    assert connected_words == set(mind.activated)
     lines = mindmap(mind)
     map_words = [line.strip() for line in lines[2:]]
     assert len(map_words) == len(set(map_words)) < MAX_MAP_NODES

@@ -107,10 +107,10 @@ def test_a_query_without_words_returns_no_hits_and_an_overview(tmp_path: Path, q
 def test_recalls_find_newly_saved_memories_and_no_deleted_ones(tmp_path: Path) -> None:
     memory = memory_of(tmp_path, ("two months", "notice period"))
     assert contents_of(memory.recall("Periods", "balanced", NOW)) == ["two months"]
-    other = Memory(Folder(tmp_path / ROLE))  # in another process
-    other.remember([NewEngram("three months", "probation period", 0.5, "ATOMIC")], NOW + 1)
+    second_memory = Memory(Folder(tmp_path / ROLE))  # in another process
+    second_memory.remember([NewEngram("three months", "probation period", 0.5, "ATOMIC")], NOW + 1)
     assert set(contents_of(memory.recall("Periods", "balanced", NOW))) == {"two months", "three months"}
-    memory.forget(next(stored.id for stored in memory.export() if stored.content == "two months"))
+    memory.forget(next(stored_engram.id for stored_engram in memory.export() if stored_engram.content == "two months"))
     assert contents_of(memory.recall("Periods", "balanced", NOW)) == ["three months"]
 
 

@@ -190,8 +190,8 @@ async def test_the_model_learns_of_duplicates_and_replaces_and_forgets_by_id(cli
 
 @pytest.mark.parametrize("tool", ["promptx_forget", "promptx_remember"])
 async def test_another_users_memory_is_not_found(client: Client, workspace: Path, tool: str) -> None:
-    saved = await call(client, "promptx_remember", make_meta(workspace), engrams=[engram_item("lives in Berlin")])
-    foreign_id = saved.structured_content["engrams"][0]["id"]
+    result = await call(client, "promptx_remember", make_meta(workspace), engrams=[engram_item("lives in Berlin")])
+    foreign_id = result.structured_content["engrams"][0]["id"]
 
     def arguments(key: str) -> dict[str, Any]:
         return {"id": key} if tool == "promptx_forget" else {"engrams": [engram_item("x", replaces=key)]}
@@ -212,8 +212,8 @@ async def test_in_a_shared_memory_only_author_and_admin_can_change_an_engram(
     anna, ben, admin = (make_meta(workspace, name, "domain", admin=name == "olga") for name in ("anna", "ben", "olga"))
     for changer, is_allowed in ((anna, True), (ben, False), (admin, True)):
         content = f"lives in Berlin {is_allowed} {id(changer)}"
-        saved = await call(client, "promptx_remember", anna, engrams=[engram_item(content)])
-        key = saved.structured_content["engrams"][0]["id"]
+        save_result = await call(client, "promptx_remember", anna, engrams=[engram_item(content)])
+        key = save_result.structured_content["engrams"][0]["id"]
         arguments = {"id": key} if tool == "promptx_forget" else {"engrams": [engram_item("moved", replaces=key)]}
         result = await call(client, tool, changer, **arguments)
         assert result.is_error is not is_allowed
@@ -232,9 +232,9 @@ async def test_a_calls_role_is_used_if_the_host_allows_it_and_refused_by_name_ot
     client: Client, workspace: Path
 ) -> None:
     meta = make_meta(workspace) | {"agentic_rag/memory_roles": ["nuwa", "assistant"]}
-    saved = await call(client, "promptx_remember", meta, role="nuwa", engrams=[engram_item("lives in Berlin")])
-    assert saved.structured_content["role"] == "nuwa"
-    assert text_of(saved).startswith("Saved 1 memory under the role nuwa.")
+    save_result = await call(client, "promptx_remember", meta, role="nuwa", engrams=[engram_item("lives in Berlin")])
+    assert save_result.structured_content["role"] == "nuwa"
+    assert text_of(save_result).startswith("Saved 1 memory under the role nuwa.")
     default_role = await call(client, "promptx_remember", meta, engrams=[engram_item("lives in Rome")])
     assert default_role.structured_content["role"] == "assistant"
     for role, content in (("nuwa", "lives in Berlin"), ("assistant", "lives in Rome"), ("", "lives in Rome")):
@@ -244,7 +244,7 @@ async def test_a_calls_role_is_used_if_the_host_allows_it_and_refused_by_name_ot
         for tool, arguments in (
             ("promptx_remember", {"engrams": [engram_item("lives in Oslo")]}),
             ("promptx_recall", {"query": "home"}),
-            ("promptx_forget", {"id": saved.structured_content["engrams"][0]["id"]}),
+            ("promptx_forget", {"id": save_result.structured_content["engrams"][0]["id"]}),
         ):
             refusal = await call(client, tool, meta, role=role, **arguments)
             assert refusal.is_error

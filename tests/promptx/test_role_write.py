@@ -99,10 +99,10 @@ def test_ids_that_are_paths_are_refused(library: RoleLibrary, name: str) -> None
 
 def test_a_file_that_other_roles_use_is_not_changed(library: RoleLibrary) -> None:
     library.write("客服", [ROLE, THOUGHT])
-    other = RoleFile("role", "other", "<role><personality>@!thought://客服思维</personality></role>")
+    other_role = RoleFile("role", "other", "<role><personality>@!thought://客服思维</personality></role>")
     with pytest.raises(RoleRefused, match="thought '客服思维' is used by 客服 too"):
-        library.write("other", [other, THOUGHT])
-    library.write("other", [other])
+        library.write("other", [other_role, THOUGHT])
+    library.write("other", [other_role])
     assert "## thought: 客服思维" in library.activate("other").text
     built_in = RoleFile("thought", "interview", "<thought>changed</thought>")
     with pytest.raises(RoleRefused, match="thought 'interview' is used by nuwa too"):

@@ -94,8 +94,8 @@ async def test_a_role_is_activated_with_its_hash_and_notes(client: Client, works
 
 async def test_a_memory_is_recalled_only_by_its_user(client: Client, workspace: Path) -> None:
     meta = make_meta(workspace)
-    saved = await client.call_tool("promptx_remember", {"engrams": [ENGRAM]}, meta=meta)
-    assert text_of(saved) == "Saved 1 memory under the role assistant. Cues: contract · notice · period"
+    save_result = await client.call_tool("promptx_remember", {"engrams": [ENGRAM]}, meta=meta)
+    assert text_of(save_result) == "Saved 1 memory under the role assistant. Cues: contract · notice · period"
     recall = await client.call_tool("promptx_recall", {"query": "contract"}, meta=meta)
     content = recall.structured_content
     engram_id = content["engrams"][0]["id"]

@@ -168,9 +168,9 @@ def test_rows_of_a_sheet_are_grouped_below_a_repeated_header() -> None:
 
 
 def test_chunk_ids_are_the_same_for_the_same_document_and_differ_between_documents() -> None:
-    first, again, other = (chunk_document(RULES, document, "n") for document in ("a", "a", "b"))
-    assert first == again
-    assert not {chunk.chunk_id for chunk in first} & {chunk.chunk_id for chunk in other}
+    first, first_again, second = (chunk_document(RULES, document, "n") for document in ("a", "a", "b"))
+    assert first == first_again
+    assert not {chunk.chunk_id for chunk in first} & {chunk.chunk_id for chunk in second}
 
 
 def test_a_chunk_is_equal_after_a_json_round_trip() -> None:

@@ -112,25 +112,25 @@ def answers_of(index: EdgeCollections, collection: str) -> Sequence[object]:
 def test_searches_are_equal_with_and_without_the_indexes_of_a_collection(
     actions: list[tuple[str, str, int]],
 ) -> None:
-    stored: dict[str, list[Chunk]] = {}
+    stored_chunks: dict[str, list[Chunk]] = {}
     with tempfile.TemporaryDirectory() as folder:
         index = EdgeCollections(Path(folder))
         try:
             for action, document, count in actions:
                 if action == "add":
-                    stored[document] = max(
-                        [chunk(document, n) for n in range(count)], stored.get(document, []), key=len
+                    stored_chunks[document] = max(
+                        [chunk(document, n) for n in range(count)], stored_chunks.get(document, []), key=len
                     )  # storing the same chunks again adds none
                     run_steps(index.upsert("law", [chunk(document, n) for n in range(count)], vectors(count)))
                 elif action == "delete":
-                    stored.pop(document, None)
+                    stored_chunks.pop(document, None)
                     run_steps(index.delete_document("law", document))
                 else:
                     index.close()
                     index = EdgeCollections(Path(folder))
-                assert index.count("law") == sum(map(len, stored.values()))
+                assert index.count("law") == sum(map(len, stored_chunks.values()))
                 for document_id in "abc":
-                    chunks = stored.get(document_id, [])
+                    chunks = stored_chunks.get(document_id, [])
                     assert index.count("law", document_id) == len(chunks)
                     assert index.chunks("law", document_id, 1, 5) == chunks[1:6]
                     selection = Selection((document_id,), heading="Odd")
@@ -213,12 +213,12 @@ def test_an_unreadable_index_description_is_left_to_the_engine(tmp_path: Path) -
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(1, 3))
 def test_collections_of_the_same_chunk_ids_never_answer_for_each_other(order: list[int], max_open: int) -> None:
     with tempfile.TemporaryDirectory() as folder, open_collections(Path(folder), max_open) as index:
-        filled: set[int] = set()
+        filled_numbers: set[int] = set()
         for number in order:
             text = f"word{number} belongs here"
-            if number not in filled:
+            if number not in filled_numbers:
                 run_steps(index.upsert(f"c{number}", [chunk("a", 0, text)], vectors(1)))
-                filled.add(number)
+                filled_numbers.add(number)
             for other_number in {*order}:
                 legs = index.search_legs(f"c{number}", f"word{other_number}")
                 assert bool(legs.lexical) == (other_number == number)

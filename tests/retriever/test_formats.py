@@ -182,8 +182,8 @@ def test_merged_word_cells_and_nested_tables_keep_their_rows(tmp_path: Path) -> 
         for cell, word in zip(row.cells, words, strict=True):
             cell.text = word
     table.cell(1, 0).merge(table.cell(2, 0)).text = "junior"
-    inner = table.cell(0, 1).add_table(1, 2)
-    inner.cell(0, 0).text, inner.cell(0, 1).text = "a", "b"
+    inner_table = table.cell(0, 1).add_table(1, 2)
+    inner_table.cell(0, 0).text, inner_table.cell(0, 1).text = "a", "b"
     document.save(str(tmp_path / "a.docx"))
     assert texts_of(read(tmp_path / "a.docx")) == ["grade | days a / b\njunior | 25\njunior | 20"]
 

@@ -31,15 +31,17 @@ def test_every_match_gets_a_probability(matches: list[Match], weight: float) -> 
 
 @given(MATCHES.filter(bool), SHARES, SHARES, SHARES, SHARES, SHARES)
 def test_relevance_is_monotonic_in_matched_words_and_similarity(
-    matches: list[Match], share: float, closeness: float, held: float, lacking: float, weight: float
+    matches: list[Match], match_share: float, closeness: float, held_share: float, lacking_share: float, weight: float
 ) -> None:
     first = matches[0]
-    improved = first._replace(share=max(first.share, share))
+    improved = first._replace(share=max(first.share, match_share))
     if first.closeness is not None:
         improved = improved._replace(closeness=max(first.closeness, closeness))
     if first.coverage is not None:
         coverage = first.coverage
-        improved = improved._replace(coverage=Coverage(max(coverage.held, held), min(coverage.lacking, lacking)))
+        improved = improved._replace(
+            coverage=Coverage(max(coverage.held, held_share), min(coverage.lacking, lacking_share))
+        )
     before, after = (probabilities([match, *matches[1:]], weight)[0] for match in (first, improved))
     assert after >= before - 1e-12
 
@@ -51,8 +53,11 @@ def test_a_passage_with_a_distinct_score_is_more_relevant_than_one_among_equals(
 
 
 def test_adjacent_passages_of_one_document_do_not_compete() -> None:
-    others = [Match(0.1, None, name) for name in "bcde"]
-    single, adjacent = [Match(0.4, None, "a"), *others], [Match(0.4, None, "a"), Match(0.4, None, "a"), *others]
+    weak_matches = [Match(0.1, None, name) for name in "bcde"]
+    single, adjacent = (
+        [Match(0.4, None, "a"), *weak_matches],
+        [Match(0.4, None, "a"), Match(0.4, None, "a"), *weak_matches],
+    )
     assert probabilities(single)[0] == probabilities(adjacent)[0]
 
 

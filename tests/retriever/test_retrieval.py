@@ -138,10 +138,15 @@ async def test_the_dense_leg_finds_passages_without_a_shared_word(index: EdgeInd
     retrieval = await Retriever(index, embedder).search(NAME, "car", 2)
     assert retrieval.mode == "hybrid"
     assert retrieval.hits[0].sentences[0].text == "The automobile needs oil."
-    best = retrieval.candidates[0]
-    assert best.lexical is None
-    assert (best.lexical_rank, best.dense_rank, best.fused_rank, best.hit) == (None, 1, 1, 1)
-    assert best.dense == pytest.approx(max(candidate.dense or 0 for candidate in retrieval.candidates))
+    best_candidate = retrieval.candidates[0]
+    assert best_candidate.lexical is None
+    assert (best_candidate.lexical_rank, best_candidate.dense_rank, best_candidate.fused_rank, best_candidate.hit) == (
+        None,
+        1,
+        1,
+        1,
+    )
+    assert best_candidate.dense == pytest.approx(max(candidate.dense or 0 for candidate in retrieval.candidates))
 
 
 async def test_a_leg_that_does_not_know_the_script_has_no_vote(index: EdgeIndex, embedder: FastEmbedder) -> None:
@@ -277,8 +282,8 @@ async def test_the_subject_that_all_passages_share_does_not_decide(index: EdgeIn
     for question in questions:
         retrieval = await Retriever(index, AngleEmbedder()).search(NAME, question, 5)
         dense = {candidate.chunk_id: candidate.dense or 0.0 for candidate in retrieval.candidates}
-        best = max(dense, key=lambda chunk_id: dense[chunk_id])
-        assert best == chunks[-1].chunk_id
+        best_id = max(dense, key=lambda chunk_id: dense[chunk_id])
+        assert best_id == chunks[-1].chunk_id
 
 
 async def test_a_model_of_another_dimension_leaves_the_search_by_words(index: EdgeIndex) -> None:

@@ -44,10 +44,10 @@ DATA = ["A", "1", "2", "3", "4"]
 def test_group_headings_are_joined_with_the_header_below_them_and_data_is_not(
     rows: list[list[str]], header: list[str]
 ) -> None:
-    joined, count = join_headers(rows)
-    assert list(joined) == header
+    joined_header, row_count = join_headers(rows)
+    assert list(joined_header) == header
     is_joined = header != rows[0]
-    assert count == (len(rows) - 1 if is_joined else 1)
+    assert row_count == (len(rows) - 1 if is_joined else 1)
 
 
 def test_each_group_of_rows_has_the_joined_header_in_sheets_and_letters(tmp_path: Path) -> None:

@@ -159,15 +159,15 @@ async def test_memories_are_browsed_by_role_text_and_page_and_deleted(tmp_path: 
     ],
 )
 async def test_a_forged_import_is_refused_whole(tmp_path: Path, field: str, value: Any) -> None:
-    good = {"id": "1_a", "content": "c", "cues": ["a", "b"], "type": "ATOMIC", "strength": 0.5, "createdAt": 1}
+    engram = {"id": "1_a", "content": "c", "cues": ["a", "b"], "type": "ATOMIC", "strength": 0.5, "createdAt": 1}
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/memories/import?role=clerk"
-        refusal = await rig.refused("POST", path, {"engrams": [good, {**good, "id": "2_b", field: value}]})
+        refusal = await rig.refused("POST", path, {"engrams": [engram, {**engram, "id": "2_b", field: value}]})
         assert refusal[:2] == (422, "VALIDATION_ERROR")
         assert (await browse(rig, domain, role="clerk"))["total"] == 0
-        assert await rig.ok("POST", path, {"engrams": [good]}) == {"added": 1, "known": 0}
-        assert await rig.ok("POST", path, {"engrams": [good]}) == {"added": 0, "known": 1}
+        assert await rig.ok("POST", path, {"engrams": [engram]}) == {"added": 1, "known": 0}
+        assert await rig.ok("POST", path, {"engrams": [engram]}) == {"added": 0, "known": 1}
 
 
 async def test_replaced_memories_are_shown_on_request_and_deleted_with_their_successor(tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ async def test_a_drafts_servers_are_not_started_and_their_secrets_not_stored(tmp
 
 async def test_settings_are_tried_by_admins_components_by_authors_and_nothing_is_audited(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         keys = {role: await make_key(rig, f"a-{role}", role, domain) for role in ("member", "author", "admin")}
-        keys["stranger"] = await make_key(rig, "bob", "admin", other)
+        keys["stranger"] = await make_key(rig, "bob", "admin", other_domain)
         path = f"/api/domains/{domain}/effective-prompt"
         component = {"components": [{"name": "a.md", "content": "Be brief."}]}
         setting = {"settings": {"tone": "formal"}}
@@ -127,8 +127,8 @@ async def test_a_component_is_written_only_over_the_version_that_was_read(tmp_pa
         second = await rig.ok("PUT", path, {"content": "Two."}, headers=if_first)
         assert second["version"] != first["version"]
         assert (await rig.refused("PUT", path, {"content": "Three."}, headers=if_first))[1] == "COMPONENT_CHANGED"
-        (stored,) = (await rig.ok("GET", path.removesuffix("/a.md")))["items"]
-        assert stored == second == {"name": "a.md", "content": "Two.", "version": second["version"]}
+        (component,) = (await rig.ok("GET", path.removesuffix("/a.md")))["items"]
+        assert component == second == {"name": "a.md", "content": "Two.", "version": second["version"]}
         await rig.ok("PUT", path, {"content": "Three."}, headers={"if-match": "*"})
         await rig.ok("DELETE", path)
         assert (await rig.refused("PUT", path, {"content": "Four."}, headers=if_first))[1] == "COMPONENT_CHANGED"

@@ -121,13 +121,13 @@ async def test_deleting_keeps_files_used_by_other_roles_or_stored_elsewhere(tmp_
 async def test_deleting_a_linked_role_removes_only_the_link(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        outside = tmp_path / "outside.role.md"
-        outside.write_text("<role><personality>Secret.</personality></role>")
-        (resource_folder(rig, domain) / "linked.role.md").symlink_to(outside)
+        outside_file = tmp_path / "outside.role.md"
+        outside_file.write_text("<role><personality>Secret.</personality></role>")
+        (resource_folder(rig, domain) / "linked.role.md").symlink_to(outside_file)
         record = await rig.ok("GET", f"/api/domains/{domain}/roles/linked")
         assert (record["text"], record["files"][0]["content"]) == (None, None)
         await rig.ok("DELETE", f"/api/domains/{domain}/roles/linked")
-        assert outside.exists()
+        assert outside_file.exists()
 
 
 async def test_the_effective_prompt_is_the_prompt_sent_to_the_model(tmp_path: Path) -> None:
