@@ -74,7 +74,7 @@ async def try_change(rig: Rig, domain: str, **change: Any) -> Json:
 
 
 class FullDisk:
-    """Refuses the next ``left`` commits after a failpoint."""
+    """Refuses the next ``failure_count`` commits after a failpoint."""
 
     def __init__(self, place: str, failure_count: int) -> None:
         self._place = place

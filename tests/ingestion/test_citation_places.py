@@ -162,10 +162,8 @@ async def test_a_cited_cell_keeps_its_header_and_row_from_the_upload_to_the_page
         assert [row["cells"] for row in place["table"]["rows"] if row["cited"]] == [["Senior", "28", "three months"]]
         page = place["page"]
         assert (await rig.http.get(page["image"])).headers["content-type"] == "image/png"
-        row_start, last_cell = (
-            (60, 664),
-            (380, 664),
-        )  # the left end of the row and of its last cell, on its upright middle
+        # the left end of the row and of its last cell, on its upright middle
+        row_start, last_cell = (60, 664), (380, 664)
         assert page["cited"]
         for x, y in (row_start, last_cell):
             position = {0: (x, 800 - y), 90: (y, x), 180: (600 - x, y), 270: (800 - y, 600 - x)}[turn]

@@ -64,7 +64,7 @@ def make_rig(folder: Path, api: FakeMessagesAPI, **settings: object) -> Rig:
     return Rig(folder, instead=AnthropicModel(api.key, api.url), **settings)  # type: ignore[arg-type]
 
 
-async def run_line_round(rig: Rig) -> None:
+async def process_lines(rig: Rig) -> None:
     await rig.application.machinery.knowledge.lines.look()
 
 
@@ -98,7 +98,7 @@ async def test_a_question_in_other_words_is_found_by_the_context_line_and_answer
         domain, document = await upload_handbook(rig, contextLines=False)
         path = f"/api/domains/{domain}"
         before = (await rig.ok("GET", f"{path}/documents/{document}/chunks"))["items"]
-        await run_line_round(rig)
+        await process_lines(rig)
         assert (await search_texts(rig, domain, "vacation allowance"), await read_progress(rig, domain, document)) == (
             [],
             {},
@@ -106,7 +106,7 @@ async def test_a_question_in_other_words_is_found_by_the_context_line_and_answer
         await rig.ok("PATCH", path, {"settings": {"contextLines": True}})
         assert (await read_progress(rig, domain, document))["of"] == 3
         assert await search_texts(rig, domain, "stolen laptop"), "a document is searchable without its lines"
-        await run_line_round(rig)
+        await process_lines(rig)
         assert await search_texts(rig, domain, "vacation allowance") == ["Full-time staff have 27 days a year."]
         assert await read_progress(rig, domain, document) == {"made": 3, "failed": 0, "of": 3}
         assert (await rig.ok("GET", f"{path}/documents/{document}/chunks"))["items"] == before
@@ -120,7 +120,7 @@ async def test_a_question_in_other_words_is_found_by_the_context_line_and_answer
         )
         assert "cache_control" in first_request["messages"][0]["content"][-1]
         assert not any(request.get("tools") for request in api.requests)
-        await run_line_round(rig)
+        await process_lines(rig)
         assert len(api.requests) == 3, "a line is paid once"
 
 
@@ -142,7 +142,7 @@ async def test_a_bad_answer_costs_one_line_which_is_requested_later(tmp_path: Pa
     async with one_by_one(*answers, then=say("Valves of the station.")) as api, make_rig(tmp_path, api) as rig:
         domain = await rig.domain(model=MODEL, contextLines=True)
         document = await rig.upload(domain, "pumps.md", f"# Pumps\n\n{sections}".encode())
-        await run_line_round(rig)
+        await process_lines(rig)
         line_counts = await read_progress(rig, domain, document["id"])
         assert (line_counts["made"], line_counts["failed"], line_counts["of"]) == (2, 3, 5)
         assert (
@@ -161,7 +161,7 @@ async def test_a_bad_answer_costs_one_line_which_is_requested_later(tmp_path: Pa
             "the model returned no text",
         ]
         await end_retry_delay(rig)
-        await run_line_round(rig)
+        await process_lines(rig)
         line_counts = await read_progress(rig, domain, document["id"])
         assert line_counts == {"made": 4, "failed": 1, "of": 5, "reason": "the model declined to write it"}, (
             "it refuses again"
@@ -175,7 +175,7 @@ async def test_a_model_that_is_down_is_not_called_for_every_passage(tmp_path: Pa
     async with one_by_one(then=server_error) as api, make_rig(tmp_path, api) as rig:
         domain = await rig.domain(model=MODEL, contextLines=True)
         document = await rig.upload(domain, "pumps.md", f"# Pumps\n\n{sections}".encode())
-        await run_line_round(rig)
+        await process_lines(rig)
         assert 3 <= len(api.requests) < 20
         line_counts = await read_progress(rig, domain, document["id"])
         assert (line_counts["made"], line_counts["of"]) == (0, 40)
@@ -189,7 +189,7 @@ async def test_context_lines_follow_document_index_and_setting_without_a_second_
         rig.application.begin()
         domain, document = await upload_handbook(rig)
         await rig.dense(domain, document)
-        await run_line_round(rig)
+        await process_lines(rig)
         path = f"/api/domains/{domain}"
         assert (await rig.dense(domain, document))["contextLines"]["made"] == 3
         await rig.ok("POST", f"{path}/reindex", {})
@@ -199,16 +199,16 @@ async def test_context_lines_follow_document_index_and_setting_without_a_second_
         files = {"file": ("handbook.md", new_text)}
         await rig.ok("POST", f"{path}/documents?replace=true", files=files)
         await rig.settled(domain, document)
-        await run_line_round(rig)
+        await process_lines(rig)
         passages = [asked_passage(request) for request in api.requests]
         assert len(passages) == 4
         assert "within two hours" in passages[3]
         assert await read_progress(rig, domain, document) == {"made": 3, "failed": 0, "of": 3}
         await rig.ok("PATCH", path, {"settings": {"contextLines": False}})
-        await run_line_round(rig)
+        await process_lines(rig)
         assert [await lines_in_index(rig, domain), await read_progress(rig, domain, document)] == [[""] * 3, {}]
         await rig.ok("PATCH", path, {"settings": {"contextLines": True}})
-        await run_line_round(rig)
+        await process_lines(rig)
         assert sorted(await lines_in_index(rig, domain)) == sorted(WRITTEN.values())
         assert len(api.requests) == 4
         await rig.ok("DELETE", f"{path}/documents/{document}")
@@ -218,7 +218,7 @@ async def test_context_lines_follow_document_index_and_setting_without_a_second_
 async def test_a_bundle_carries_context_lines_and_cleans_imported_ones(tmp_path: Path) -> None:
     async with one_by_one() as api, make_rig(tmp_path, api) as rig:
         domain, _ = await upload_handbook(rig)
-        await run_line_round(rig)
+        await process_lines(rig)
         bundle = (await rig.http.get(f"/api/domains/{domain}/bundle")).content
         dirty_bundle = _edit_lines(
             bundle, lambda text: text.replace("theft of equipment", "theft\\u0000\\n\\u202eof equipment")
@@ -226,7 +226,7 @@ async def test_a_bundle_carries_context_lines_and_cleans_imported_ones(tmp_path:
         headers = {"content-type": "application/zip"}
         imported = (await rig.ok("POST", "/api/bundles", content=dirty_bundle, headers=headers))["domainId"]
         await rig.taken_up(imported)
-        await run_line_round(rig)
+        await process_lines(rig)
         assert sorted(await lines_in_index(rig, imported)) == sorted(WRITTEN.values())
         assert len(api.requests) == 3
         assert (await rig.http.get(f"/api/domains/{imported}/bundle")).content == bundle
@@ -275,17 +275,17 @@ async def test_a_batch_writes_the_lines_and_a_kill_causes_no_second_payment(tmp_
     async with FakeMessagesAPI(then=answer_with_line) as api:
         async with make_rig(tmp_path, api, failpoint=copy_data) as rig:
             domain, document = await upload_handbook(rig)
-            await run_line_round(rig)
+            await process_lines(rig)
             assert await read_progress(rig, domain, document) == {"made": 0, "failed": 0, "of": 3}
             assert await search_texts(rig, domain, "vacation allowance") == []
             api.end_batches(expired=1)
-            await run_line_round(rig)
+            await process_lines(rig)
             line_counts = await read_progress(rig, domain, document)
             reason = "the batch expired before the service answered this request"
             assert line_counts == {"made": 2, "failed": 1, "of": 3, "reason": reason}
         for place in places:
             async with make_rig(tmp_path / place, api) as rig:
-                await run_line_round(rig)
+                await process_lines(rig)
                 assert (await read_progress(rig, domain, document))["made"] == 2
                 assert calls_by_agent(await rig.ok("GET", "/api/usage?groupBy=agent")) == {"(context)": 2}
         (batch,) = api.batches.values()
@@ -302,9 +302,9 @@ async def test_a_kill_between_two_calls_loses_no_line(tmp_path: Path) -> None:
     async with one_by_one() as api:
         async with make_rig(tmp_path, api, failpoint=copy_data) as rig:
             domain, _ = await upload_handbook(rig)
-            await run_line_round(rig)
+            await process_lines(rig)
         async with make_rig(tmp_path / "killed", api) as rig:
-            await run_line_round(rig)
+            await process_lines(rig)
             assert sorted(await lines_in_index(rig, domain)) == sorted(WRITTEN.values())
             assert len(api.requests) == 3 + 2
 
@@ -314,7 +314,7 @@ async def test_a_qdrant_server_finds_a_passage_by_its_line(tmp_path: Path) -> No
     async with qdrant_serving(Shim()) as url, one_by_one() as api, make_rig(tmp_path, api, qdrant_url=url) as rig:
         domain, document = await upload_handbook(rig)
         assert await search_texts(rig, domain, "vacation allowance") == []
-        await run_line_round(rig)
+        await process_lines(rig)
         assert await search_texts(rig, domain, "vacation allowance") == ["Full-time staff have 27 days a year."]
         assert (await read_progress(rig, domain, document))["made"] == 3
 
@@ -324,29 +324,29 @@ async def test_a_budget_that_is_used_up_holds_lines_back_until_it_has_room(tmp_p
         domain, document = await upload_handbook(rig)
         budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "day", "hard": "10"}
         created = await rig.ok("PUT", "/api/budgets", budget)
-        await run_line_round(rig)
+        await process_lines(rig)
         assert len(api.requests) <= 1, "the first call uses the budget up"
         assert (await read_progress(rig, domain, document))["made"] <= 1
         assert await search_texts(rig, domain, "stolen laptop"), "a document is searchable without its lines"
         await rig.ok("DELETE", f"/api/budgets/{created['id']}")
         await end_retry_delay(rig)
-        await run_line_round(rig)
+        await process_lines(rig)
         assert (await read_progress(rig, domain, document))["made"] == 3
 
 
 async def test_turning_context_lines_off_cancels_their_batch(tmp_path: Path) -> None:
     async with FakeMessagesAPI(then=answer_with_line) as api, make_rig(tmp_path, api) as rig:
         domain, document = await upload_handbook(rig)
-        await run_line_round(rig)
+        await process_lines(rig)
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"contextLines": False}})
-        await run_line_round(rig)
+        await process_lines(rig)
         (batch,) = api.batches.values()
         assert batch.canceled
         api.end_batches()
-        await run_line_round(rig)
+        await process_lines(rig)
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"contextLines": True}})
         assert await read_progress(rig, domain, document) == {"made": 0, "failed": 0, "of": 3}
-        await run_line_round(rig)
+        await process_lines(rig)
         assert len(api.batches) == 2, "the cancelled requests are made again at once"
 
 
@@ -358,7 +358,7 @@ async def add_case(rig: Rig) -> tuple[str, str]:
     case = {"questions": ["How large is the annual vacation allowance?"], "expect": {"cites": cites}}
     await rig.ok("POST", f"{path}/evaluation/cases", case)
     await rig.ok("PATCH", path, {"settings": {"contextLines": True}})
-    await run_line_round(rig)
+    await process_lines(rig)
     assert await read_progress(rig, domain, document) == {"made": 3, "failed": 0, "of": 3}
     return path, domain
 
@@ -380,7 +380,7 @@ async def test_context_lines_that_help_no_case_are_held_until_an_admin_applies_t
         assert state["state"] == "failed"
         assert "the context lines made no case better" in state["reason"]
         assert await search_texts(rig, domain, "booklet") == []
-        await run_line_round(rig)
+        await process_lines(rig)
         (draft,) = (await rig.ok("GET", f"{path}/evaluation/drafts"))["items"]
         assert draft["state"] == "held"
         await rig.ok("POST", f"{path}/evaluation/drafts/{draft['id']}/apply")

@@ -242,10 +242,10 @@ async def test_a_collection_of_an_older_tokenizer_is_rebuilt_in_the_background(t
     async with Rig(tmp_path, embedding="none") as rig:
         rig.application.begin()
         index = rig.application.business.documents.knowledge.index
-        found_answer = await wait_until(
+        search_answer = await wait_until(
             lambda: search(rig, domain, "automobile 17"), lambda answer: bool(answer["hits"])
         )
-        assert "automobile 17" in found_answer["hits"][0]["sentences"][0]["text"]
+        assert "automobile 17" in search_answer["hits"][0]["sentences"][0]["text"]
         assert (await rig.reindexed(domain))["state"] == "ready"
         assert (await index.meta(name)) == CollectionMeta()
 

@@ -14,7 +14,7 @@ from tests.retriever.tiny_model import write_model
 from tests.server.test_cli_knowledge import hub
 
 
-def run_user(folder: Path, endpoint: str) -> dict[str, Any]:
+def run_fetching_user(folder: Path, endpoint: str) -> dict[str, Any]:
     variables = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     command = [sys.executable, "-m", "tests.ingestion.fetching_user", str(folder)]
     process = subprocess.run(command, env=variables | {"NO_PROXY": "127.0.0.1"}, capture_output=True, timeout=120)
@@ -29,7 +29,7 @@ def test_the_default_embedder_is_downloaded_after_failures_and_joins_while_servi
     shutil.move(source / "model.onnx", source / "model_optimized.onnx")
     requests: list[str] = []
     with hub(source, requests, failures=1) as url:
-        report = run_user(tmp_path, url)
+        report = run_fetching_user(tmp_path, url)
     assert report["came"] is True
     states = [state for state, _ in report["states"]]
     assert states[0] == "lexical"
