@@ -33,7 +33,7 @@ NO_MEMORY = answering_tool("This role has no memories yet.")
 HITS = answering_tool(FILTERS)
 
 
-def conversation_with_all_tools(**tools: Tool) -> Conversation:
+def make_conversation(**tools: Tool) -> Conversation:
     """A conversation with all tools; some may be replaced."""
     default_tools = {
         "promptx_action": ROLE,
@@ -49,7 +49,7 @@ def cited_texts(blocks: list[Block]) -> list[str]:
 
 
 async def test_the_first_turn_activates_and_recalls_then_searches_then_answers_with_a_citation() -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     answer = await conversation.ask("How often must I change the filters?")
     assert conversation.called == [["promptx_action", "promptx_recall"], ["search_documents"]]
     assert conversation.steps[0][0]["input"] == {"role": "guide"}
@@ -67,14 +67,14 @@ async def test_the_first_turn_activates_and_recalls_then_searches_then_answers_w
 
 
 async def test_a_later_turn_recalls_and_searches_at_once_without_a_second_activation() -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     await conversation.ask("How often must I change the filters?")
     await conversation.ask("What does a set of filters cost?")
     assert conversation.called[2:] == [["promptx_recall", "search_documents"]]
 
 
 async def test_hit_numbers_continue_over_turns_and_only_the_newest_are_quoted() -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     await conversation.ask("How often must I change the filters?")
     answer = await conversation.ask("What does a set of filters cost?")
     citation = answer[1]["citations"][0]
@@ -82,7 +82,7 @@ async def test_hit_numbers_continue_over_turns_and_only_the_newest_are_quoted() 
 
 
 async def test_a_note_at_the_start_of_a_message_reactivates_the_role_once() -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     await conversation.ask("How often must I change the filters?")
     note = '[note: the role "keeper" was edited; call promptx_action with role "keeper" again]'
     await conversation.ask(note, "What does a set of filters cost?")
@@ -93,7 +93,7 @@ async def test_a_note_at_the_start_of_a_message_reactivates_the_role_once() -> N
 
 
 async def test_a_note_in_the_questions_text_block_is_not_part_of_the_question() -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     await conversation.ask("[note: the server x is not available now: down]\nHow often must I change the filters?")
     assert conversation.steps[1][0]["input"] == {"query": "How often must I change the filters?"}
 
@@ -162,7 +162,7 @@ def test_a_tool_that_requires_an_undeclared_argument_is_not_called() -> None:
 
 
 async def test_failures_are_reported_plainly_and_the_turn_continues() -> None:
-    conversation = conversation_with_all_tools(
+    conversation = make_conversation(
         promptx_action=failing_tool("Role 'guide' is not known.\nKnown: assistant"),
         promptx_recall=failing_tool("the memory is locked"),
     )
@@ -174,21 +174,21 @@ async def test_failures_are_reported_plainly_and_the_turn_continues() -> None:
 
 
 async def test_a_failed_search_is_not_reported_as_no_result() -> None:
-    conversation = conversation_with_all_tools(search_documents=failing_tool("the index is owned by process 12"))
+    conversation = make_conversation(search_documents=failing_tool("the index is owned by process 12"))
     text = text_of(await conversation.ask("过滤网多久换一次？"))
     assert "未能查找文档：the index is owned by process 12" in text
     assert "没有找到" not in text
 
 
 async def test_a_failed_activation_is_retried_only_in_the_next_turn() -> None:
-    conversation = conversation_with_all_tools(promptx_action=failing_tool("down"))
+    conversation = make_conversation(promptx_action=failing_tool("down"))
     await conversation.ask("How often must I change the filters?")
     await conversation.ask("What does a set of filters cost?")
     assert [step.count("promptx_action") for step in conversation.called] == [1, 0, 1, 0]
 
 
 async def test_hits_that_do_not_answer_are_not_quoted() -> None:
-    conversation = conversation_with_all_tools(
+    conversation = make_conversation(
         search_documents=answering_tool(search_result("guide.md", "Sheep graze on the hill behind the mill."))
     )
     answer = await conversation.ask("How often must I change the filters?")
@@ -197,12 +197,12 @@ async def test_hits_that_do_not_answer_are_not_quoted() -> None:
 
 
 async def test_a_search_without_hits_is_declined_in_the_users_language() -> None:
-    conversation = conversation_with_all_tools(search_documents=answering_tool("Nothing in the documents matches."))
+    conversation = make_conversation(search_documents=answering_tool("Nothing in the documents matches."))
     assert text_of(await conversation.ask("保修期是几年？")).startswith("在文档中没有找到")
 
 
 async def test_removed_sentences_are_never_quoted() -> None:
-    conversation = conversation_with_all_tools(
+    conversation = make_conversation(
         search_documents=answering_tool(search_result("[removed]", "[removed]", "[removed]"))
     )
     assert cited_texts(await conversation.ask("What was removed?")) == []
@@ -221,13 +221,13 @@ async def test_removed_sentences_are_never_quoted() -> None:
     ],
 )
 async def test_small_talk_is_answered_without_a_search(message: str, expected: str) -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     assert expected in text_of(await conversation.ask(message))
     assert conversation.called == [["promptx_action", "promptx_recall"]]
 
 
 async def test_a_follow_up_searches_with_the_words_of_the_question_before_it() -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     await conversation.ask("How often must I change the filters?")
     await conversation.ask("and in winter?")
     assert conversation.steps[2][1]["input"] == {"query": "and in winter? change filters"}
@@ -243,7 +243,7 @@ async def test_a_row_of_a_table_is_quoted_with_the_header_of_the_table() -> None
         "3 Boost | 230 m³/h | 31 dB(A)",
         rows=2,
     )
-    answer = await conversation_with_all_tools(search_documents=answering_tool(table)).ask("How loud is boost?")
+    answer = await make_conversation(search_documents=answering_tool(table)).ask("How loud is boost?")
     assert cited_texts(answer) == ["3 Boost | 230 m³/h | 31 dB(A)"]
     assert "> | Level | Airflow | Sound |\n> | --- | --- | --- |\n> | 3 Boost | 230 m³/h | 31 dB(A) |" in text_of(
         answer
@@ -252,7 +252,7 @@ async def test_a_row_of_a_table_is_quoted_with_the_header_of_the_table() -> None
 
 async def test_the_steps_after_a_colon_are_quoted_with_it_in_one_citation() -> None:
     steps = ("To reset the unit:", "1. Open the flap.", "2. Press the blue key.", "The unit is white.")
-    answer = await conversation_with_all_tools(search_documents=answering_tool(search_result("guide.md", *steps))).ask(
+    answer = await make_conversation(search_documents=answering_tool(search_result("guide.md", *steps))).ask(
         "How do I reset the unit?"
     )
     assert cited_texts(answer) == ["".join(steps[:3])]
@@ -264,9 +264,7 @@ async def test_a_passage_about_the_asked_model_precedes_one_about_another_model(
         search_result("Unit 900 manual", "The unit weighs 118 kilograms."),
         search_result("Unit 300 manual", "The unit weighs 41 kilograms."),
     ]
-    answer = await conversation_with_all_tools(search_documents=answering_tool(*hits)).ask(
-        "How much does the Unit 300 weigh?"
-    )
+    answer = await make_conversation(search_documents=answering_tool(*hits)).ask("How much does the Unit 300 weigh?")
     assert cited_texts(answer)[0] == "The unit weighs 41 kilograms."
 
 
@@ -275,7 +273,7 @@ async def test_each_part_of_a_question_about_two_things_has_its_own_passage() ->
         search_result("fees.md", "Lost cards are replaced for 4 pounds.", "The desk opens at nine."),
         search_result("keys.md", "The lockers are cleaned in May.", "A lost key costs 22 pounds.", source="doc_2"),
     ]
-    answer = await conversation_with_all_tools(search_documents=answering_tool(*hits)).ask(
+    answer = await make_conversation(search_documents=answering_tool(*hits)).ask(
         "Who replaces lost cards, and what costs a lost key?"
     )
     assert {citation["source"] for block in answer for citation in block.get("citations", ())} == {"doc_1", "doc_2"}
@@ -285,7 +283,7 @@ async def test_each_part_of_a_question_about_two_things_has_its_own_passage() ->
 
 async def test_passages_that_the_search_calls_weak_are_not_quoted() -> None:
     note = "Searched by words and meaning. Even the best match is weak (0.12): it may not answer the question."
-    answer = await conversation_with_all_tools(search_documents=answering_tool(note, FILTERS)).ask(
+    answer = await make_conversation(search_documents=answering_tool(note, FILTERS)).ask(
         "How often must I change the filters?"
     )
     assert cited_texts(answer) == []
@@ -297,7 +295,7 @@ async def test_three_passages_at_most_are_quoted_if_only_their_meaning_fits() ->
     hits = [
         search_result(f"guide-{number}.md", "过滤网每六个月更换一次。", source=f"doc_{number}") for number in range(4)
     ]
-    answer = await conversation_with_all_tools(search_documents=answering_tool(note, *hits)).ask(
+    answer = await make_conversation(search_documents=answering_tool(note, *hits)).ask(
         "How often must I change the filters?"
     )
     assert len(cited_texts(answer)) == 3
@@ -309,7 +307,7 @@ async def test_a_summary_quotes_the_start_of_each_document_and_names_the_need_fo
         search_result("b.md", "Fans move the air.", "They are quiet.", source="doc_2"),
         search_result("b.md", "Fans need care.", source="doc_2"),
     ]
-    answer = await conversation_with_all_tools(search_documents=answering_tool(*hits)).ask(
+    answer = await make_conversation(search_documents=answering_tool(*hits)).ask(
         "Summarise what the guides say about air"
     )
     assert cited_texts(answer) == [
@@ -347,19 +345,19 @@ def find_notices(answers: list[list[Block]]) -> list[bool]:
 
 
 async def test_the_notice_about_the_missing_model_is_in_the_first_answer_only() -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     questions = ("How often must I change the filters?", "What does a set of filters cost?", "过滤网多久换一次？")
     assert find_notices([await conversation.ask(question) for question in questions]) == [True, False, False]
 
 
 async def test_the_notice_is_in_the_language_of_the_first_question() -> None:
-    answer = text_of(await conversation_with_all_tools().ask("过滤网多久换一次？"))
+    answer = text_of(await make_conversation().ask("过滤网多久换一次？"))
     assert "没有配置语言模型" in answer
     assert "language model" not in answer
 
 
 async def test_the_notice_is_not_repeated_after_the_conversation_was_summarized() -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     conversation.messages.append(
         user_message("[summary of the earlier conversation]\nFacts:\n- Filters cost 34 pounds.")
     )
@@ -368,7 +366,7 @@ async def test_the_notice_is_not_repeated_after_the_conversation_was_summarized(
 
 
 async def test_a_question_about_the_model_is_answered_even_after_the_notice() -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     await conversation.ask("How often must I change the filters?")
     assert find_notices([await conversation.ask("What can you do?")]) == [True]
 
@@ -387,7 +385,7 @@ async def test_rows_of_a_passage_found_by_meaning_stay_a_table() -> None:
     rows = ("档位 | 风量 | 备注", "一档 |  | 静音", "二档 | 120 |")
     hit = search_result("说明.md", "风量如下。", *rows, rows=2)
     answer = text_of(
-        await conversation_with_all_tools(search_documents=answering_tool(note, hit)).ask("How strong is the airflow?")
+        await make_conversation(search_documents=answering_tool(note, hit)).ask("How strong is the airflow?")
     )
     table = "> | 档位 | 风量 | 备注 |\n> | --- | --- | --- |\n> | 一档 |  | 静音 |\n> | 二档 | 120 |  |"
     assert f"> 风量如下。\n>\n{table}" in answer
@@ -396,7 +394,7 @@ async def test_rows_of_a_passage_found_by_meaning_stay_a_table() -> None:
 async def test_a_bar_in_a_cell_does_not_end_the_cell() -> None:
     hit = search_result("guide.md", "Key | Meaning", "a|b | either airflow", rows=1)
     answer = text_of(
-        await conversation_with_all_tools(search_documents=answering_tool(hit)).ask("Which key means either airflow?")
+        await make_conversation(search_documents=answering_tool(hit)).ask("Which key means either airflow?")
     )
     assert r"> | a\|b | either airflow |" in answer
 
@@ -406,7 +404,7 @@ async def test_a_comparison_quotes_a_sentence_about_each_thing() -> None:
         search_result("sheffield.md", "Sick pay starts at once.", "Sheffield staff have 27 days of leave."),
         search_result("shanghai.md", "Shanghai staff have 12 days of leave.", "Lunch is free.", source="doc_2"),
     ]
-    answer = await conversation_with_all_tools(search_documents=answering_tool(*hits)).ask(
+    answer = await make_conversation(search_documents=answering_tool(*hits)).ask(
         "Compare the leave in Sheffield and Shanghai."
     )
     assert "27 days" in text_of(answer)
@@ -420,12 +418,10 @@ async def test_a_second_passage_is_quoted_only_if_the_search_finds_it_as_relevan
 
     note = "Searched by words and meaning. Best match 0.60 of 1."
     question = "How often must I change the filters?"
-    far_answer = await conversation_with_all_tools(search_documents=answering_tool(note, hit(3, 0.6), hit(6, 0.2))).ask(
+    far_answer = await make_conversation(search_documents=answering_tool(note, hit(3, 0.6), hit(6, 0.2))).ask(question)
+    near_answer = await make_conversation(search_documents=answering_tool(note, hit(3, 0.6), hit(6, 0.55))).ask(
         question
     )
-    near_answer = await conversation_with_all_tools(
-        search_documents=answering_tool(note, hit(3, 0.6), hit(6, 0.55))
-    ).ask(question)
     assert (len(cited_texts(far_answer)), len(cited_texts(near_answer))) == (1, 2)
 
 
@@ -440,7 +436,7 @@ async def test_a_second_passage_is_quoted_only_if_the_search_finds_it_as_relevan
     ],
 )
 async def test_a_complete_question_is_not_searched_with_the_words_of_the_one_before(question: str) -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     await conversation.ask("How often must I change the filters?")
     await conversation.ask(question)
     assert conversation.steps[-1][-1]["input"] == {"query": question}
@@ -448,14 +444,14 @@ async def test_a_complete_question_is_not_searched_with_the_words_of_the_one_bef
 
 @pytest.mark.parametrize("question", ["Is it cheaper there?", "Gilt das auch im Winter?", "Wie oft ist es im Winter?"])
 async def test_a_follow_up_question_is_searched_with_the_words_of_the_one_before(question: str) -> None:
-    conversation = conversation_with_all_tools()
+    conversation = make_conversation()
     await conversation.ask("How often must I change the filters?")
     await conversation.ask(question)
     assert conversation.steps[-1][-1]["input"] == {"query": f"{question} change filters"}
 
 
 async def test_a_summary_without_hits_still_says_that_it_needs_a_model() -> None:
-    conversation = conversation_with_all_tools(search_documents=answering_tool("Nothing in the documents matches."))
+    conversation = make_conversation(search_documents=answering_tool("Nothing in the documents matches."))
     assert "A summary needs a language model" in text_of(await conversation.ask("Summarise the handbook."))
 
 
@@ -466,7 +462,7 @@ async def test_a_comparison_quotes_only_passages_with_the_asked_figure() -> None
             "guide.md › Brisa 300", "The Brisa 300 is a unit for houses.", "The Brisa 900 is a unit for schools."
         ),
     )
-    conversation = conversation_with_all_tools(search_documents=answering_tool("Searched by words and meaning.", *hits))
+    conversation = make_conversation(search_documents=answering_tool("Searched by words and meaning.", *hits))
     assert cited_texts(await conversation.ask("Compare the noise of the Brisa 300 and the Brisa 900")) == [
         "Put a silencer on each side.The noise stays below 33 decibels."
     ]
@@ -478,7 +474,7 @@ async def test_the_sentence_with_the_asked_figure_is_quoted_before_one_with_more
         "The Sorrel Tide goes to the yard at Norham with her crew.",
         "Sorrel Tide follows in January.",
     )
-    answer = await conversation_with_all_tools(search_documents=answering_tool(hit)).ask(
+    answer = await make_conversation(search_documents=answering_tool(hit)).ask(
         "When does the Sorrel Tide go to the yard?"
     )
     assert "Sorrel Tide follows in January." in "".join(cited_texts(answer))
@@ -491,7 +487,7 @@ NOISE_900 = search_result("manual.md › Brisa 900", "The noise of the unit is 3
 
 
 async def test_a_comparison_quotes_the_figures_of_both_things_and_all_equal_rows() -> None:
-    conversation = conversation_with_all_tools(
+    conversation = make_conversation(
         search_documents=answering_tool("Searched by words and meaning.", NOISE_300, NOISE_900)
     )
     answer = await conversation.ask("Compare the noise of the Brisa 300 and the Brisa 900")
@@ -514,7 +510,7 @@ async def test_a_part_that_the_search_does_not_match_is_named_and_not_quoted(
     question: str, part: str, expected: str
 ) -> None:
     note = f'Searched by words and meaning. Best match 0.74 of 1. No passage matches this part: "{part}".'
-    conversation = conversation_with_all_tools(search_documents=answering_tool(note, NOISE_300, NOISE_900))
+    conversation = make_conversation(search_documents=answering_tool(note, NOISE_300, NOISE_900))
     answer = await conversation.ask(question)
     assert expected in text_of(answer)
     assert len(cited_texts(answer)) <= 2
@@ -528,7 +524,7 @@ async def test_two_parts_may_be_answered_by_two_sentences_of_one_passage() -> No
         ),
         search_result("guide.md › Fans", "The fans are cleaned every year.", score=0.3),
     )
-    answer = await conversation_with_all_tools(search_documents=answering_tool(*hits)).ask(
+    answer = await make_conversation(search_documents=answering_tool(*hits)).ask(
         "When do I change the filters, and what does a set of filters cost?"
     )
     assert cited_texts(answer) == ["Change the filters every six months.", "A set of filters costs 34 pounds."]
@@ -539,7 +535,7 @@ async def test_beside_a_complete_answer_no_quote_with_fewer_words_is_shown() -> 
         search_result("policy.md", "Log splitters leave with a full tank.", score=0.5),
         search_result("prices.csv", "Item | Deposit", "Log splitter | 300 €", score=0.02, rows=1, source="doc_2"),
     ]
-    answer = await conversation_with_all_tools(search_documents=answering_tool(*hits)).ask(
+    answer = await make_conversation(search_documents=answering_tool(*hits)).ask(
         "What is the deposit for the log splitter?"
     )
     assert cited_texts(answer) == ["Log splitter | 300 €"]
@@ -548,7 +544,7 @@ async def test_beside_a_complete_answer_no_quote_with_fewer_words_is_shown() -> 
 @pytest.mark.parametrize(("score", "count"), [(0.17, 1), (0.05, 0)])
 async def test_an_incomplete_answer_is_not_quoted_if_the_passage_lacks_the_code(score: float, count: int) -> None:
     hit = search_result("guide.md › Filters", "A set of two costs 34 pounds in the shop.", score=score)
-    answer = await conversation_with_all_tools(search_documents=answering_tool(hit)).ask("What does the unit 900 cost?")
+    answer = await make_conversation(search_documents=answering_tool(hit)).ask("What does the unit 900 cost?")
     assert len(cited_texts(answer)) == count
 
 
@@ -560,7 +556,7 @@ async def test_a_passage_whose_last_sentence_answers_in_part_is_quoted_with_what
         "Presents may be claimed.",
     )
     hit = search_result("travel.md › Hotels", *sentences, score=0.21)
-    answer = await conversation_with_all_tools(search_documents=answering_tool(hit)).ask("How do I claim a hotel bill?")
+    answer = await make_conversation(search_documents=answering_tool(hit)).ask("How do I claim a hotel bill?")
     assert cited_texts(answer) == ["".join(sentences)]
 
 

@@ -134,9 +134,8 @@ async def test_a_document_reader_sees_only_its_file(tmp_path: Path) -> None:
     report = json.loads(output[output.index("{") : output.rindex("}") + 1])
     assert report["text"].startswith(str(data))
     assert set(report["readable"]) <= {str(Path.home())}
-    assert all(
-        str(Path.home() / name) in sys.base_prefix for name in report["home"]
-    )  # the interpreter, if it lies there
+    # The home folder may hold the interpreter.
+    assert all(str(Path.home() / name) in sys.base_prefix for name in report["home"])
     assert report["uid"] == 65534
     assert set(report["variables"]) <= {"LC_CTYPE", "PWD", "PYTHONPATH", "PYTHONUTF8"}
     assert not report["network"]

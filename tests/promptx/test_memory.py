@@ -226,9 +226,8 @@ def test_a_network_truncated_at_any_line_is_rebuilt_from_the_engrams(recorded_fo
 def test_an_outdated_network_is_completed_and_keeps_its_counts(recorded_folder: Path) -> None:
     content = read_network(recorded_folder)
     first_cues = dict(list(content["cues"].items())[:5])
-    (recorded_folder / "network.json").write_text(
-        json.dumps(content | {"cues": first_cues}), "utf-8"
-    )  # and on one line
+    # The outdated file is also on one line.
+    (recorded_folder / "network.json").write_text(json.dumps(content | {"cues": first_cues}), "utf-8")
     Memory(Folder(recorded_folder)).save()
     cues = read_network(recorded_folder)["cues"]
     assert len(cues) == 28

@@ -230,9 +230,9 @@ def slides(path: Path) -> Path:
     assert slide.shapes.title is not None
     slide.shapes.title.text = "slide title"
     box = slide.shapes.add_textbox(0, Inches(3), Inches(2), Inches(1))
-    run_ = box.text_frame.paragraphs[0].add_run()
-    run_.text = "linked words"
-    run_.hyperlink.address = "https://link.example.org/a"
+    text_run = box.text_frame.paragraphs[0].add_run()
+    text_run.text = "linked words"
+    text_run.hyperlink.address = "https://link.example.org/a"
     table = slide.shapes.add_table(1, 2, 0, Inches(5), Inches(2), Inches(1)).table
     table.cell(0, 0).text, table.cell(0, 1).text = "cell text", "next cell"
     notes = slide.notes_slide.notes_text_frame

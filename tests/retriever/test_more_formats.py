@@ -322,7 +322,7 @@ def write_workbook(path: Path, sheet: bytes) -> Path:
     members: dict[str, str | bytes] = {
         "xl/workbook.xml": f'<workbook xmlns="{office_files.S}" xmlns:r="{office_files.OFFICE}"><sheets>'
         '<sheet name="S" sheetId="1" r:id="r1"/></sheets></workbook>',
-        "xl/_rels/workbook.xml.rels": office_files.related(
+        "xl/_rels/workbook.xml.rels": office_files.relationships_xml(
             ("r1", "worksheet", "worksheets/sheet1.xml"), ("r3", "styles", "styles.xml")
         ),
         "xl/styles.xml": f'<styleSheet xmlns="{office_files.S}"><cellXfs><xf/></cellXfs></styleSheet>',

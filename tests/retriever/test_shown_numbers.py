@@ -179,7 +179,7 @@ def test_headings_get_style_numbers_unless_a_paragraph_removes_them(tmp_path: Pa
     )
     members: dict[str, str | bytes] = {
         "word/document.xml": f"<w:document {spaces}><w:body>{body}</w:body></w:document>",
-        "word/_rels/document.xml.rels": office_files.related(
+        "word/_rels/document.xml.rels": office_files.relationships_xml(
             ("rS", "styles", "styles.xml"), ("rN", "numbering", "numbering.xml")
         ),
         "word/styles.xml": f"<w:styles {spaces}>{styles}</w:styles>",
