@@ -6,7 +6,7 @@ import pytest
 
 from agentic_rag.backup.rehearsed_cases import rehearse_cases
 from agentic_rag.evaluation.decisions import Decision
-from tests.evaluation.test_runs import QUESTIONS, filled, run
+from tests.evaluation.test_runs import QUESTIONS, make_filled_domain, run
 from tests.server.rig import Rig
 
 from .later import make_later
@@ -24,7 +24,7 @@ async def test_a_version_with_worse_searches_is_reported_before_its_installation
     step = later.folder / "versions" / "v9002_later.py"
     step.write_text(step.read_text().rstrip() + WORSE)
     async with Rig(tmp_path) as rig:
-        domain = await filled(rig)
+        domain = await make_filled_domain(rig)
         assert (await run(rig, domain, tier="retrieval"))["passed"] == len(QUESTIONS)
         await rig.domain()  # without cases
 

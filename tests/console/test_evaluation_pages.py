@@ -8,7 +8,7 @@ from playwright.async_api import expect
 from agentic_rag.testing.steps import Cite, say, use
 from tests.console.axe import check_accessible, check_fits
 from tests.console.rig import console, needs_browser
-from tests.evaluation.test_runs import QUESTIONS, case, filled
+from tests.evaluation.test_runs import QUESTIONS, case, make_filled_domain
 
 pytestmark = needs_browser
 
@@ -16,7 +16,7 @@ pytestmark = needs_browser
 async def test_cases_are_run_and_a_held_change_is_compared_and_dropped(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
-        domain = await filled(rig)
+        domain = await make_filled_domain(rig)
         await desk.goto(f"#/domains/{domain}/evaluation")
         await page.get_by_role("button", name="Run now").click()
         await expect(page.locator(".lead")).to_contain_text("found in 6 of 6 cases")
@@ -43,7 +43,7 @@ async def test_cases_are_run_and_a_held_change_is_compared_and_dropped(tmp_path:
 async def test_a_case_is_added_with_a_passage_found_by_search(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
-        domain = await filled(rig, cases=False)
+        domain = await make_filled_domain(rig, cases=False)
         await desk.goto(f"#/domains/{domain}/evaluation")
         await page.get_by_role("button", name="Add a case").click()
         dialog = page.get_by_role("dialog")
@@ -66,7 +66,7 @@ async def test_a_thumbs_down_is_a_draft_that_an_admin_confirms(tmp_path: Path) -
     answer = (use("search_documents", query="days of paid leave"), say("You have 27 days.", Cite(0)))
     async with console(tmp_path, *answer) as desk:
         page, rig = desk.page, desk.rig
-        domain = await filled(rig, cases=False)
+        domain = await make_filled_domain(rig, cases=False)
         conversation = await rig.conversation(domain)
         started = (await rig.say(conversation, QUESTIONS["leave"]))[0]
         path = f"/api/conversations/{conversation}/messages/{started['messageId']}/feedback"

@@ -65,6 +65,6 @@ async def ask_all(ask: Ask) -> list[Outcome]:
     return [Outcome(question, tuple(await ask(question.question))) for question in demo_questions()]
 
 
-def right_ones(outcomes: Sequence[Outcome]) -> int:
+def count_right(outcomes: Sequence[Outcome]) -> int:
     """Return the number of answers with the expected citation."""
     return sum(outcome.right for outcome in outcomes)

@@ -13,9 +13,9 @@ PDF = "brisa-900-installation-manual.pdf"
 
 
 def test_the_committed_pdf_equals_the_scripts_output(tmp_path: Path) -> None:
-    made = tmp_path / PDF
-    subprocess.run([sys.executable, REPOSITORY / "scripts/make_demo_pdf", made], check=True, timeout=60)
-    assert made.read_bytes() == (DEMO / "documents" / PDF).read_bytes()
+    output = tmp_path / PDF
+    subprocess.run([sys.executable, REPOSITORY / "scripts/make_demo_pdf", output], check=True, timeout=60)
+    assert output.read_bytes() == (DEMO / "documents" / PDF).read_bytes()
 
 
 def test_the_pdf_has_four_pages_with_headings() -> None:

@@ -11,16 +11,16 @@ from tests.server.rig import Rig
 
 
 def test_each_case_expects_words_of_its_document() -> None:
-    found = read_cases(json.loads((DEMO / "cases.json").read_text("utf-8")), "cases.json")
-    assert (len(found.cases), found.problems) == (40, ())
+    imported = read_cases(json.loads((DEMO / "cases.json").read_text("utf-8")), "cases.json")
+    assert (len(imported.cases), imported.problems) == (40, ())
     texts = {path.name: parse(path, path.name).text for path in (DEMO / "documents").iterdir()}
-    cited = [(each.document, each.text or "") for case in found.cases for each in case.expect.cites]
-    assert [(name, text) for name, text in cited if find_text(texts[name], text) is None] == []
+    expected = [(cite.document, cite.text or "") for case in imported.cases for cite in case.expect.cites]
+    assert [(name, text) for name, text in expected if find_text(texts[name], text) is None] == []
 
 
 async def test_the_templates_cases_are_active(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        saved = await rig.application.business.domains.load_template(DEMO)
-        path = f"/api/domains/{saved.record.id}/evaluation"
+        domain = await rig.application.business.domains.load_template(DEMO)
+        path = f"/api/domains/{domain.record.id}/evaluation"
         assert (await rig.ok("GET", path))["cases"] == {"draft": 0, "active": 40, "off": 0}
-        assert not (Path(saved.record.workspace) / "cases.json").exists()
+        assert not (Path(domain.record.workspace) / "cases.json").exists()

@@ -15,7 +15,7 @@ from agentic_rag.directory.collection import collection_of
 from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Step, say, use
-from tests.evaluation.test_runs import QUESTIONS, TOPICS, case, filled, run, tried
+from tests.evaluation.test_runs import QUESTIONS, TOPICS, case, make_filled_domain, run, try_change
 from tests.server.rig import WAIT_SECONDS, Rig
 from tests.waiting import pause
 
@@ -26,50 +26,50 @@ class Answering:
     """A scripted model that searches, then cites the first passage, or answers without one if its prompt says so."""
 
     def __call__(self, request: ModelRequest) -> Step:
-        asked = str(request.messages[-1])
-        if "tool_result" in asked:
+        message = str(request.messages[-1])
+        if "tool_result" in message:
             return say("Nobody knows.") if "Never cite" in str(request.system) else say("See the handbook.", Cite(0))
-        return use("search_documents", query=next(each for each in QUESTIONS.values() if each in asked))
+        return use("search_documents", query=next(question for question in QUESTIONS.values() if question in message))
 
 
 async def test_a_worse_prompt_is_evaluated_with_answers_and_a_harmless_one_applied(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[Answering()] * 96) as rig:
-        domain = await filled(rig, evaluation={"answers": True})
+        domain = await make_filled_domain(rig, evaluation={"answers": True})
         path = f"/api/domains/{domain}"
         prompt = f"{path}/prompt-components/tone.md"
         status, code, _ = await rig.refused("PUT", prompt, {"content": "Never cite anything.\n"})
         assert (status, code) == (409, "CHANGE_ON_TRIAL")
-        drafts = await decided(rig, domain, 1)
+        drafts = await wait_for_decisions(rig, domain, 1)
         assert (drafts[0]["state"], drafts[0]["decision"]["compared"]) == ("held", 6)
         assert len(drafts[0]["decision"]["worse"]) == 6
         assert (await rig.ok("GET", f"{path}/prompt-components"))["items"] == []
         assert (await rig.refused("PUT", prompt, {"content": "Be kind.\n"}))[1] == "CHANGE_ON_TRIAL"
-        drafts = await decided(rig, domain, 2)
+        drafts = await wait_for_decisions(rig, domain, 2)
         assert drafts[0]["state"] == "applied"
         (component,) = (await rig.ok("GET", f"{path}/prompt-components"))["items"]
         assert component["content"] == "Be kind.\n"
 
 
-async def decided(rig: Rig, domain: str, count: int) -> list[Json]:
+async def wait_for_decisions(rig: Rig, domain: str, count: int) -> list[Json]:
     """Return the drafts once all are decided, newest first."""
     with anyio.fail_after(WAIT_SECONDS):
         while True:
-            found = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
-            waiting = any(
-                each["state"] == "trying" or (each["state"] == "passed" and each["thenApply"]) for each in found
+            drafts = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
+            is_pending = any(
+                draft["state"] == "trying" or (draft["state"] == "passed" and draft["thenApply"]) for draft in drafts
             )
-            if len(found) == count and not waiting:
-                return list(found)
+            if len(drafts) == count and not is_pending:
+                return list(drafts)
             await pause()
 
 
 async def test_a_model_that_is_down_makes_cases_unknown_and_not_worse(tmp_path: Path) -> None:
-    down = [ModelError("The service is down.", http_status=401, kind="authentication_error")] * 2
-    async with Rig(tmp_path, *down) as rig:
-        domain = await filled(rig, cases=False)
+    outage = [ModelError("The service is down.", http_status=401, kind="authentication_error")] * 2
+    async with Rig(tmp_path, *outage) as rig:
+        domain = await make_filled_domain(rig, cases=False)
         base = f"/api/domains/{domain}/evaluation"
         await rig.ok("POST", f"{base}/cases", case("leave"))
-        draft = await tried(rig, domain, settings={"responseStyle": "concise"}, tier="answers")
+        draft = await try_change(rig, domain, settings={"responseStyle": "concise"}, tier="answers")
         assert (draft["state"], draft["decision"]["worse"]) == ("warned", [])
         assert draft["decision"]["sentence"] == "1 could not be judged"
         results = (await rig.ok("GET", f"{base}/runs/{draft['afterRun']}/results"))["items"]
@@ -77,40 +77,40 @@ async def test_a_model_that_is_down_makes_cases_unknown_and_not_worse(tmp_path: 
 
 
 async def test_a_judge_scores_answers_beside_their_verdict(tmp_path: Path) -> None:
-    seen: list[str] = []
+    messages: list[str] = []
 
     def judge(request: ModelRequest) -> Step:
-        seen.append(str(request.messages[-1]))
+        messages.append(str(request.messages[-1]))
         return say(
             'Scores: {"scores": {"helpful": {"score": 4, "reason": "It names the days."}, "kind": {"score": 9}}}'
         )
 
     async with Rig(tmp_path, *[Answering()] * 2, judge, *[Answering()] * 2, say("I cannot say.")) as rig:
         criteria = {"helpful": "The reader can act.", "kind": "It is friendly."}
-        domain = await filled(rig, cases=False, evaluation={"judge": criteria})
+        domain = await make_filled_domain(rig, cases=False, evaluation={"judge": criteria})
         base = f"/api/domains/{domain}/evaluation"
         await rig.ok("POST", f"{base}/cases", case("leave"))
         for expected in ({"score": 4, "reason": "It names the days."}, None):
-            ended = await run(rig, domain, tier="answers")
-            (result,) = (await rig.ok("GET", f"{base}/runs/{ended['id']}/results"))["items"]
+            run_record = await run(rig, domain, tier="answers")
+            (result,) = (await rig.ok("GET", f"{base}/runs/{run_record['id']}/results"))["items"]
             unscored = {"score": None, "reason": "the judge gave no score from 1 to 5"}
             assert result["observed"]["scores"] == {"helpful": expected or unscored, "kind": unscored}
-            assert (result["outcome"], ended["passed"]) == ("passed", 1)
-        assert "The reader can act." in seen[0]
-        assert "See the handbook." in seen[0]
+            assert (result["outcome"], run_record["passed"]) == ("passed", 1)
+        assert "The reader can act." in messages[0]
+        assert "See the handbook." in messages[0]
         assert (await rig.ok("GET", "/api/conversations"))["items"] == []
         path = f"/api/domains/{domain}"
-        many = {str(number): "Fine." for number in range(4)}
-        refused = await rig.refused("PATCH", path, {"settings": {"evaluation": {"judge": many}}})
-        assert refused[:2] == (422, "VALIDATION_ERROR")
+        too_many = {str(number): "Fine." for number in range(4)}
+        refusal = await rig.refused("PATCH", path, {"settings": {"evaluation": {"judge": too_many}}})
+        assert refusal[:2] == (422, "VALIDATION_ERROR")
 
 
 async def test_a_run_ends_at_its_budget_and_keeps_the_cases_of_a_stopped_run(tmp_path: Path) -> None:
     async with Rig(tmp_path, *[Answering()] * 2) as rig:
-        domain = await filled(rig)
-        ended = await run(rig, domain, tier="answers", maxTokens=1)
-        assert (ended["state"], ended["done"], ended["passed"]) == ("stopped", 1, 1)
-        assert "budget of 1 tokens" in ended["reason"]
+        domain = await make_filled_domain(rig)
+        run_record = await run(rig, domain, tier="answers", maxTokens=1)
+        assert (run_record["state"], run_record["done"], run_record["passed"]) == ("stopped", 1, 1)
+        assert "budget of 1 tokens" in run_record["reason"]
 
 
 class LostStore:
@@ -124,7 +124,7 @@ class LostStore:
 
 async def test_a_store_that_does_not_answer_during_a_comparison_is_named(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain = await filled(rig)
+        domain = await make_filled_domain(rig)
         gate = ReindexGate(rig.application.database, rig.application.ground.directory)
         with pytest.raises(StorageUnavailable, match="the connection was lost"):
             await gate.refusal(LostStore(), domain, f"{collection_of(domain)}@2", adds_lines=False)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ async def test_a_store_that_does_not_answer_during_a_comparison_is_named(tmp_pat
 
 async def test_a_rebuilt_index_in_which_cases_fail_does_not_become_live(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain = await filled(rig)
+        domain = await make_filled_domain(rig)
         folder = rig.settings.workspaces / domain / "documents"
         hook = {"name": "hook", "url": "https://hooks.invalid/", "events": ["evaluation.finished"]}
         endpoint = (await rig.ok("POST", f"/api/domains/{domain}/endpoints", hook))["id"]
@@ -143,8 +143,8 @@ async def test_a_rebuilt_index_in_which_cases_fail_does_not_become_live(tmp_path
         state = await rig.reindexed(domain)
         assert state["state"] == "failed"
         assert "held by evaluation: 6 of 6 worse" in state["reason"]
-        told = (await rig.ok("GET", f"/api/domains/{domain}/endpoints/{endpoint}/deliveries"))["items"]
-        assert [each["kind"] for each in told] == ["evaluation.finished"] * 2
+        deliveries = (await rig.ok("GET", f"/api/domains/{domain}/endpoints/{endpoint}/deliveries"))["items"]
+        assert [delivery["kind"] for delivery in deliveries] == ["evaluation.finished"] * 2
         assert (await run(rig, domain, tier="retrieval"))["passed"] == 6
         (draft,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
         assert (draft["kind"], draft["state"]) == ("reindex", "held")
@@ -153,11 +153,11 @@ async def test_a_rebuilt_index_in_which_cases_fail_does_not_become_live(tmp_path
 async def test_feedback_drafts_cases_that_a_bundle_carries_once_confirmed(tmp_path: Path) -> None:
     answer = [use("search_documents", query="days of paid leave"), say("You have 27 days.", Cite(0))]
     async with Rig(tmp_path, *answer) as rig:
-        domain = await filled(rig, cases=False)
+        domain = await make_filled_domain(rig, cases=False)
         base = f"/api/domains/{domain}/evaluation/cases"
         conversation = await rig.conversation(domain)
-        started = (await rig.say(conversation, QUESTIONS["leave"]))[0]
-        path = f"/api/conversations/{conversation}/messages/{started['messageId']}/feedback"
+        turn = (await rig.say(conversation, QUESTIONS["leave"]))[0]
+        path = f"/api/conversations/{conversation}/messages/{turn['messageId']}/feedback"
         await rig.ok("PUT", path, {"rating": "down", "reason": "And part-time staff?"})
         (draft,) = (await rig.ok("GET", f"{base}?state=draft"))["items"]
         assert draft["source"]["answer"] == "You have 27 days."
@@ -169,30 +169,30 @@ async def test_feedback_drafts_cases_that_a_bundle_carries_once_confirmed(tmp_pa
         (draft,) = (await rig.ok("GET", base))["items"]
         await rig.ok("PUT", f"{base}/{draft['id']}", {"state": "active"})
         await rig.ok("DELETE", f"/api/conversations/{conversation}")
-        (kept,) = (await rig.ok("GET", base))["items"]
-        assert (kept["state"], kept["expect"]["cites"][0]["document"]) == ("active", "leave.md")
+        (confirmed,) = (await rig.ok("GET", base))["items"]
+        assert (confirmed["state"], confirmed["expect"]["cites"][0]["document"]) == ("active", "leave.md")
         bundle = (await rig.http.get(f"/api/domains/{domain}/bundle")).content
         headers = {"content-type": "application/zip"}
         report = await rig.ok("POST", "/api/bundles", content=bundle, headers=headers)
-        other = f"/api/domains/{report['domainId']}/evaluation/cases"
-        (brought,) = (await rig.ok("GET", other))["items"]
-        assert (brought["questions"], brought["expect"]) == (kept["questions"], kept["expect"])
+        imported_base = f"/api/domains/{report['domainId']}/evaluation/cases"
+        (imported_case,) = (await rig.ok("GET", imported_base))["items"]
+        assert (imported_case["questions"], imported_case["expect"]) == (confirmed["questions"], confirmed["expect"])
         assert "case" in [difference["kind"] for difference in report["differences"]]
 
 
 async def test_the_evaluation_command_has_exit_codes_and_writes_junit(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain = await filled(rig)
+        domain = await make_filled_domain(rig)
         base = f"/api/domains/{domain}/evaluation"
         client, junit = ServerClient(rig.http), tmp_path / "cases.xml"
         assert await evaluate.run_cases(client, base, {}, domain, junit) == 0
-        wrong = {
+        wrong_case = {
             "questions": ["Which siphon <&\ufffe> is it?"],  # XML has no U+FFFE
             "expect": {"cites": [{"document": "leave.md"}]},
         }
-        await rig.ok("POST", f"{base}/cases", wrong)
-        gone = {"questions": ["Who is my buddy?"], "expect": {"cites": [{"document": "gone.md"}]}}
-        await rig.ok("POST", f"{base}/cases", gone)
+        await rig.ok("POST", f"{base}/cases", wrong_case)
+        case_without_document = {"questions": ["Who is my buddy?"], "expect": {"cites": [{"document": "gone.md"}]}}
+        await rig.ok("POST", f"{base}/cases", case_without_document)
         assert await evaluate.run_cases(client, base, {}, domain, junit) == 1
         suite = ElementTree.parse(junit).getroot()[0]
         assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
@@ -216,9 +216,9 @@ async def test_a_change_that_cannot_be_tried_gives_the_reason(tmp_path: Path, bo
 
 async def test_the_model_suggests_cases_with_quotes_from_their_passages(tmp_path: Path) -> None:
     def propose(request: ModelRequest) -> Step:
-        asked = str(request.messages[-1])
-        quote = next(text for text in TOPICS.values() if text in asked)
-        number = asked[: asked.index(quote)].count("\\n\\n[") or 1
+        message = str(request.messages[-1])
+        quote = next(text for text in TOPICS.values() if text in message)
+        number = message[: message.index(quote)].count("\\n\\n[") or 1
         cases = [
             {"passage": number, "question": "What does the handbook say?", "quote": quote},
             {"passage": number, "question": "Invented?", "quote": "words that stand nowhere"},
@@ -227,11 +227,11 @@ async def test_the_model_suggests_cases_with_quotes_from_their_passages(tmp_path
         return say(f"```json\n{orjson.dumps({'cases': cases}).decode()}\n```")
 
     async with Rig(tmp_path, propose) as rig:
-        domain = await filled(rig, cases=False)
+        domain = await make_filled_domain(rig, cases=False)
         base = f"/api/domains/{domain}/evaluation/cases"
-        (made,) = (await rig.ok("POST", f"{base}/suggest", {"count": 1}))["items"]
-        assert (made["state"], made["origin"]) == ("draft", "suggested")
-        assert made["expect"]["cites"][0]["text"] in TOPICS.values()
+        (suggestion,) = (await rig.ok("POST", f"{base}/suggest", {"count": 1}))["items"]
+        assert (suggestion["state"], suggestion["origin"]) == ("draft", "suggested")
+        assert suggestion["expect"]["cites"][0]["text"] in TOPICS.values()
         assert (await rig.ok("GET", "/api/conversations"))["items"] == []
 
 

@@ -25,17 +25,17 @@ LEAVE = SeenPassage("people.md", "Full-time staff have 27 days of paid leave a y
 PRICES = SeenPassage("prices.xlsx", "Brisa 900 | 1,250.00", (), cells="Rates!A2:D9")
 
 
-def expect(**given: Any) -> Expectations:
-    return Expectations.model_validate(given)
+def expect(**fields: Any) -> Expectations:
+    return Expectations.model_validate(fields)
 
 
-def judge(text: str, *cited: SeenPassage, tools: tuple[str, ...] = (), **given: Any) -> bool:
-    answer = SeenAnswer(text, cited, tools, seconds=2.0, tokens=500)
-    return judge_answer(expect(**given), answer).outcome is CaseOutcome.PASSED
+def judge(text: str, *citations: SeenPassage, tools: tuple[str, ...] = (), **expectations: Any) -> bool:
+    answer = SeenAnswer(text, citations, tools, seconds=2.0, tokens=500)
+    return judge_answer(expect(**expectations), answer).outcome is CaseOutcome.PASSED
 
 
 @pytest.mark.parametrize(
-    ("wanted", "met"),
+    ("expected", "is_met"),
     [
         ({"document": "people.md"}, True),
         ({"document": "PEOPLE.md", "section": "leave"}, True),
@@ -52,18 +52,18 @@ def judge(text: str, *cited: SeenPassage, tools: tuple[str, ...] = (), **given: 
         ({"document": "prices.xlsx", "cells": "Rates!B12"}, False),
     ],
 )
-def test_a_citation_is_the_expected_one_by_document_place_and_text(wanted: dict[str, Any], met: bool) -> None:
-    assert judge("You have 27 days.", LEAVE, PRICES, cites=[wanted]) is met
+def test_a_citation_is_the_expected_one_by_document_place_and_text(expected: dict[str, Any], is_met: bool) -> None:
+    assert judge("You have 27 days.", LEAVE, PRICES, cites=[expected]) is is_met
 
 
 def test_all_passages_are_needed_unless_any_is_enough() -> None:
-    both = [{"document": "people.md"}, {"document": "other.md"}]
-    assert not judge("27 days", LEAVE, cites=both)
-    assert judge("27 days", LEAVE, cites=both, need="any")
+    cites = [{"document": "people.md"}, {"document": "other.md"}]
+    assert not judge("27 days", LEAVE, cites=cites)
+    assert judge("27 days", LEAVE, cites=cites, need="any")
 
 
 @pytest.mark.parametrize(
-    ("cells", "other", "shared"),
+    ("cells", "other_cells", "overlap"),
     [
         ("A1", "A1", True),
         ("Rates!A2:D9", "Rates!D9:F12", True),
@@ -74,12 +74,12 @@ def test_all_passages_are_needed_unless_any_is_enough() -> None:
         ("AA1", "Z1:AB2", True),
     ],
 )
-def test_ranges_of_cells_overlap(cells: str, other: str, shared: bool) -> None:
-    assert cells_overlap(cells, other) is cells_overlap(other, cells) is shared
+def test_ranges_of_cells_overlap(cells: str, other_cells: str, overlap: bool) -> None:
+    assert cells_overlap(cells, other_cells) is cells_overlap(other_cells, cells) is overlap
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted", "met"),
+    ("text", "expected", "is_met"),
     [
         ("You have **29** days.", "29 days", True),
         ("It costs 1290 pounds.", "29", False),
@@ -101,8 +101,8 @@ def test_ranges_of_cells_overlap(cells: str, other: str, shared: bool) -> None:
         ("年假27天", {"number": 27, "unit": "天"}, True),
     ],
 )
-def test_an_answer_contains_texts_and_numbers(text: str, wanted: object, met: bool) -> None:
-    assert judge(text, contains=[wanted]) is met
+def test_an_answer_contains_texts_and_numbers(text: str, expected: object, is_met: bool) -> None:
+    assert judge(text, contains=[expected]) is is_met
 
 
 @pytest.mark.parametrize(
@@ -148,24 +148,24 @@ def test_tools_language_time_and_tokens_are_judged() -> None:
 
 
 def test_a_search_is_judged_by_the_rank_of_the_right_passage() -> None:
-    found = judge_search(expect(cites=[{"document": "people.md", "section": "Leave"}]), [PRICES, LEAVE])
-    assert (found.outcome, found.rank) == (CaseOutcome.PASSED, 2)
-    missed = judge_search(expect(cites=[{"document": "people.md", "section": "Travel"}]), [PRICES, LEAVE])
-    assert (missed.outcome, missed.rank) == (CaseOutcome.FAILED, None)
-    assert "people.md p. 3, Leave" in missed.checks[0].found
+    hit = judge_search(expect(cites=[{"document": "people.md", "section": "Leave"}]), [PRICES, LEAVE])
+    assert (hit.outcome, hit.rank) == (CaseOutcome.PASSED, 2)
+    miss = judge_search(expect(cites=[{"document": "people.md", "section": "Travel"}]), [PRICES, LEAVE])
+    assert (miss.outcome, miss.rank) == (CaseOutcome.FAILED, None)
+    assert "people.md p. 3, Leave" in miss.checks[0].found
     assert judge_search(expect(declines=True), [LEAVE]).outcome is CaseOutcome.UNCHECKED
 
 
 def test_a_case_whose_document_is_gone_is_not_failed() -> None:
-    known = KnownDocuments.of(["people.md"], ["late.md"])
-    gone = known.missing(expect(cites=[{"document": "old.md"}]))
-    late = known.missing(expect(cites=[{"document": "late.md"}]))
-    assert gone is not None
-    assert (gone.outcome, gone.reason) == (CaseOutcome.GONE, "old.md is not in this domain")
-    assert late is not None
-    assert late.outcome is CaseOutcome.UNKNOWN
-    either = [{"document": "old.md"}, {"document": "people.md"}]
-    assert known.missing(expect(cites=either, need="any")) is None
+    documents = KnownDocuments.of(["people.md"], ["late.md"])
+    removed_verdict = documents.missing(expect(cites=[{"document": "old.md"}]))
+    pending_verdict = documents.missing(expect(cites=[{"document": "late.md"}]))
+    assert removed_verdict is not None
+    assert (removed_verdict.outcome, removed_verdict.reason) == (CaseOutcome.GONE, "old.md is not in this domain")
+    assert pending_verdict is not None
+    assert pending_verdict.outcome is CaseOutcome.UNKNOWN
+    cites = [{"document": "old.md"}, {"document": "people.md"}]
+    assert documents.missing(expect(cites=cites, need="any")) is None
 
 
 def test_repetitions_are_judged_by_their_majority() -> None:
@@ -180,8 +180,11 @@ def test_repetitions_are_judged_by_their_majority() -> None:
 # Decisions
 
 
-def side(*outcomes: CaseOutcome, ranks: dict[int, int] | None = None) -> dict[str, ResultSummary]:
-    return {f"case_{at}": ResultSummary(each, 0, 1, (ranks or {}).get(at, 1)) for at, each in enumerate(outcomes)}
+def summarise_outcomes(*outcomes: CaseOutcome, ranks: dict[int, int] | None = None) -> dict[str, ResultSummary]:
+    return {
+        f"case_{number}": ResultSummary(outcome, 0, 1, (ranks or {}).get(number, 1))
+        for number, outcome in enumerate(outcomes)
+    }
 
 
 GOOD, BAD, GONE, UNKNOWN = CaseOutcome.PASSED, CaseOutcome.FAILED, CaseOutcome.GONE, CaseOutcome.UNKNOWN
@@ -194,13 +197,13 @@ def test_the_sign_test_is_exact() -> None:
 
 
 @given(st.integers(0, 30), st.integers(0, 30))
-def test_the_sign_test_is_a_probability_that_falls_with_worse_cases(worse: int, better: int) -> None:
-    assert 0 < sign_test(worse, better) <= 1
-    assert sign_test(worse + 1, better) <= sign_test(worse, better)
+def test_the_sign_test_is_a_probability_that_falls_with_worse_cases(worse_count: int, better_count: int) -> None:
+    assert 0 < sign_test(worse_count, better_count) <= 1
+    assert sign_test(worse_count + 1, better_count) <= sign_test(worse_count, better_count)
 
 
 @pytest.mark.parametrize(
-    ("worse", "better", "varies", "decision"),
+    ("worse_count", "better_count", "varies", "decision"),
     [
         (0, 0, False, Decision.PASS),
         (0, 5, False, Decision.PASS),
@@ -214,34 +217,43 @@ def test_the_sign_test_is_a_probability_that_falls_with_worse_cases(worse: int, 
     ],
 )
 def test_a_change_is_decided_by_worse_and_better_cases(
-    worse: int, better: int, varies: bool, decision: Decision
+    worse_count: int, better_count: int, varies: bool, decision: Decision
 ) -> None:
-    same = 40 - worse - better
-    before = side(*[GOOD] * worse, *[BAD] * better, *[GOOD] * same)
-    after = side(*[BAD] * worse, *[GOOD] * better, *[GOOD] * same)
-    found = compare_runs(before, after, varies=varies)
-    assert found.decision is decision
-    assert (len(found.worse), len(found.better), found.compared) == (worse, better, 40)
+    same_count = 40 - worse_count - better_count
+    before = summarise_outcomes(*[GOOD] * worse_count, *[BAD] * better_count, *[GOOD] * same_count)
+    after = summarise_outcomes(*[BAD] * worse_count, *[GOOD] * better_count, *[GOOD] * same_count)
+    comparison = compare_runs(before, after, varies=varies)
+    assert comparison.decision is decision
+    assert (len(comparison.worse), len(comparison.better), comparison.compared) == (worse_count, better_count, 40)
 
 
 def test_the_cited_sentence_contains_the_numbers() -> None:
-    found = compare_runs(side(*[GOOD] * 40), side(*[BAD] * 3, *[GOOD] * 37), varies=True)
-    assert found.sentence == "3 of 40 worse, none better (p = 0.12)"
+    comparison = compare_runs(
+        summarise_outcomes(*[GOOD] * 40), summarise_outcomes(*[BAD] * 3, *[GOOD] * 37), varies=True
+    )
+    assert comparison.sentence == "3 of 40 worse, none better (p = 0.12)"
 
 
 def test_lower_ranks_of_many_cases_are_warned_about() -> None:
-    lower = dict.fromkeys(range(10), 4)
-    found = compare_runs(side(*[GOOD] * 40), side(*[GOOD] * 40, ranks=lower), varies=False)
-    assert (found.decision, found.rank_worse) == (Decision.WARN, 10)
+    ranks = dict.fromkeys(range(10), 4)
+    comparison = compare_runs(
+        summarise_outcomes(*[GOOD] * 40), summarise_outcomes(*[GOOD] * 40, ranks=ranks), varies=False
+    )
+    assert (comparison.decision, comparison.rank_worse) == (Decision.WARN, 10)
 
 
 def test_unknown_cases_are_never_worse_and_a_lost_document_is_if_the_change_removes_it() -> None:
-    down = compare_runs(side(*[GOOD] * 5), side(*[UNKNOWN] * 5), varies=True)
-    assert (down.decision, down.worse, down.unknown) == (Decision.WARN, (), 5)
-    assert down.sentence == "5 could not be judged"
-    assert compare_runs(side(GOOD, GOOD), side(GONE, GOOD), varies=False).decision is Decision.PASS
-    removed = compare_runs(side(GOOD, GOOD), side(GONE, GOOD), varies=False, removes_documents=True)
-    assert (removed.decision, len(removed.worse)) == (Decision.HOLD, 1)
+    outage = compare_runs(summarise_outcomes(*[GOOD] * 5), summarise_outcomes(*[UNKNOWN] * 5), varies=True)
+    assert (outage.decision, outage.worse, outage.unknown) == (Decision.WARN, (), 5)
+    assert outage.sentence == "5 could not be judged"
+    assert (
+        compare_runs(summarise_outcomes(GOOD, GOOD), summarise_outcomes(GONE, GOOD), varies=False).decision
+        is Decision.PASS
+    )
+    removal = compare_runs(
+        summarise_outcomes(GOOD, GOOD), summarise_outcomes(GONE, GOOD), varies=False, removes_documents=True
+    )
+    assert (removal.decision, len(removal.worse)) == (Decision.HOLD, 1)
 
 
 # CSV
@@ -256,16 +268,16 @@ def test_cases_are_imported_from_csv_and_bad_rows_listed() -> None:
         "What does the CEO earn?;;;;yes;;salary; bonus\n"
         "What does the CEO earn?;;;;yes;;salary\n"
     ).replace("2,5", "2.5")
-    found = read_csv(data.encode("utf-8-sig"))
-    assert [case.questions for case in found.cases] == [("How many days?",), ("What does the CEO earn?",)]
-    first = found.cases[0].to_json()["expect"]
-    assert first["contains"] == [["29", "twenty-nine"], {"number": 27, "tolerance": 1, "unit": "days"}]
-    assert first["maxSeconds"] == 2.5
-    assert [problem.path for problem in found.problems] == ["row 3.declines", "row 4.questions", "row 5"]
+    imported = read_csv(data.encode("utf-8-sig"))
+    assert [case.questions for case in imported.cases] == [("How many days?",), ("What does the CEO earn?",)]
+    expectations = imported.cases[0].to_json()["expect"]
+    assert expectations["contains"] == [["29", "twenty-nine"], {"number": 27, "tolerance": 1, "unit": "days"}]
+    assert expectations["maxSeconds"] == 2.5
+    assert [problem.path for problem in imported.problems] == ["row 3.declines", "row 4.questions", "row 5"]
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"question,dokument\na,b\n", "dokument"),
         (b"document,section\na,b\n", "'question' is missing"),
@@ -274,8 +286,8 @@ def test_cases_are_imported_from_csv_and_bad_rows_listed() -> None:
         (b"", "'question' is missing"),
     ],
 )
-def test_a_csv_with_a_wrong_column_is_refused_as_a_whole(data: bytes, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_a_csv_with_a_wrong_column_is_refused_as_a_whole(data: bytes, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         read_csv(data)
 
 
@@ -293,9 +305,9 @@ def test_exported_cases_are_imported_as_the_same_cases() -> None:
             "note": "why",
         }
     )
-    again = read_csv(write_csv([case]).encode())
-    assert again.problems == ()
-    assert [each.to_json() for each in again.cases] == [case.to_json()]
+    imported = read_csv(write_csv([case]).encode())
+    assert imported.problems == ()
+    assert [imported_case.to_json() for imported_case in imported.cases] == [case.to_json()]
 
 
 def test_a_case_needs_an_expectation_and_is_identified_by_its_questions() -> None:

@@ -26,7 +26,7 @@ class ToolFailure(Exception):
     """An error result of a tool. The text is for the model."""
 
 
-def schema(*required: str, **properties: Any) -> dict[str, Any]:
+def object_schema(*required: str, **properties: Any) -> dict[str, Any]:
     """Return an object schema. Properties without a schema are strings."""
     names = {name: {"type": "string"} for name in required} | properties
     return {"type": "object", "properties": names, "required": list(required), "additionalProperties": False}
@@ -47,27 +47,27 @@ ENGRAMS: dict[str, Any] = {
     },
 }
 TOOLS: dict[str, ToolSpec] = {
-    "promptx_action": {"name": "promptx_action", "description": "Activate.", "input_schema": schema("role")},
+    "promptx_action": {"name": "promptx_action", "description": "Activate.", "input_schema": object_schema("role")},
     "promptx_recall": {
         "name": "promptx_recall",
         "description": "Recall.",
-        "input_schema": schema("role", query={"type": ["string", "null"]}),
+        "input_schema": object_schema("role", query={"type": ["string", "null"]}),
     },
     "promptx_remember": {
         "name": "promptx_remember",
         "description": "Remember.",
-        "input_schema": schema("role", "engrams", engrams=ENGRAMS),
+        "input_schema": object_schema("role", "engrams", engrams=ENGRAMS),
     },
-    "read_document": {"name": "read_document", "description": "Read.", "input_schema": schema("document")},
+    "read_document": {"name": "read_document", "description": "Read.", "input_schema": object_schema("document")},
     "search_documents": {
         "name": "search_documents",
         "description": "Search.",
-        "input_schema": schema("query", query={"type": "string", "maxLength": 2_000}, top_k={"type": "integer"}),
+        "input_schema": object_schema("query", query={"type": "string", "maxLength": 2_000}, top_k={"type": "integer"}),
     },
 }
 
 
-def request(messages: Sequence[Message], tools: Sequence[str] = tuple(TOOLS), **more: Any) -> ModelRequest:
+def make_request(messages: Sequence[Message], tools: Sequence[str] = tuple(TOOLS), **fields: Any) -> ModelRequest:
     """Return a request with the standard prompt and the named tools."""
     values: dict[str, Any] = {
         "model": "extractive",
@@ -76,7 +76,7 @@ def request(messages: Sequence[Message], tools: Sequence[str] = tuple(TOOLS), **
         "messages": tuple(messages),
         "tools": tuple(TOOLS[name] for name in tools),
     }
-    return ModelRequest(**(values | more))
+    return ModelRequest(**(values | fields))
 
 
 def search_result(title: str, *sentences: str, source: str = "doc_1", score: float = 0.6, rows: int = 0) -> Block:
@@ -101,18 +101,18 @@ def search_result(title: str, *sentences: str, source: str = "doc_1", score: flo
 class Conversation:
     """A transcript that grows with each question. `calls` are the tool calls so far, one list for each step."""
 
-    def __init__(self, tools: Mapping[str, Tool], **more: Any) -> None:
+    def __init__(self, tools: Mapping[str, Tool], **fields: Any) -> None:
         self.messages: list[Message] = []
         self.steps: list[list[Block]] = []
         self._tools = tools
-        self._more = more
+        self._more = fields
 
     async def ask(self, *texts: str) -> list[Block]:
         """Send a user message (several texts: notes first) and run the turn; returns the blocks of the answer."""
         content = [block for text in texts for block in user_message(text)["content"]]
         self.messages.append({"role": "user", "content": content})
         for _ in range(MAX_STEPS):
-            blocks = decide(request(self.messages, tuple(self._tools), **self._more))
+            blocks = decide(make_request(self.messages, tuple(self._tools), **self._more))
             self.messages.append({"role": "assistant", "content": blocks})
             if blocks[0]["type"] != "tool_use":
                 return blocks
@@ -132,7 +132,7 @@ class Conversation:
         return [[block["name"] for block in step] for step in self.steps]
 
 
-def answering(*content: Block | str) -> Tool:
+def answering_tool(*content: Block | str) -> Tool:
     """Return a tool that always returns this content. A string is a text block."""
 
     async def tool(arguments: dict[str, Any]) -> list[Block]:
@@ -141,7 +141,7 @@ def answering(*content: Block | str) -> Tool:
     return tool
 
 
-def failing(reason: str) -> Tool:
+def failing_tool(reason: str) -> Tool:
     """Return a tool that always fails."""
 
     async def tool(arguments: dict[str, Any]) -> list[Block]:
@@ -150,6 +150,6 @@ def failing(reason: str) -> Tool:
     return tool
 
 
-def said(blocks: Sequence[Block]) -> str:
+def text_of(blocks: Sequence[Block]) -> str:
     """Return the text of an answer."""
     return plain_text(blocks)

@@ -35,10 +35,10 @@ async def test_every_client_gets_the_notice_once_in_the_first_answer(
         conversation = await rig.conversation(domain)
         turns = [await rig.say(conversation, question) for question in questions]
         assert [event for events in turns for event in events if event["type"] == "notice"] == []
-        streamed = ["".join(event["text"] for event in events if event["type"] == "text") for events in turns]
-        assert [text.count(notice) for text in streamed] == [1, 0]
-        assert all(way in streamed[0] for way in ("ANTHROPIC_API_KEY", "OpenAI", "Ollama"))
-        assert "one hour" in streamed[1]
+        streamed_texts = ["".join(event["text"] for event in events if event["type"] == "text") for events in turns]
+        assert [text.count(notice) for text in streamed_texts] == [1, 0]
+        assert all(provider in streamed_texts[0] for provider in ("ANTHROPIC_API_KEY", "OpenAI", "Ollama"))
+        assert "one hour" in streamed_texts[1]
         messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
         answers = [message for message in messages if message["role"] == "assistant"]
         assert sorted(message["content"].count(notice) for message in answers) == [0, 1]

@@ -19,7 +19,7 @@ from agentic_rag.models.base import (
     TextDelta,
 )
 from agentic_rag.models.extractive import ExtractiveModel, decide, pieces
-from tests.extractive.agent import TOOLS, request, search_result
+from tests.extractive.agent import TOOLS, make_request, search_result
 
 VOCABULARY = (
     "how often filters change the unit weighs 118 kilograms remember that hello E4 [removed] promptx_action role "
@@ -46,13 +46,13 @@ def conversations(draw: st.DrawFn) -> list[Message]:
             continue
         uses: list[Block] = []
         results: list[Block] = []
-        for place, name in enumerate(names):
-            ident = f"toolu_{turn}_{place}"
+        for position, name in enumerate(names):
+            call_id = f"toolu_{turn}_{position}"
             arguments = {"role": draw(TEXT)} if draw(st.booleans()) else {}
-            uses.append({"type": "tool_use", "id": ident, "name": name, "input": arguments})
-            results.append(tool_result_block(ident, draw(CONTENT), is_error=draw(st.booleans())))
-        more = [text_block(text) for text in draw(st.lists(SOLID, max_size=2))]
-        messages += [{"role": "assistant", "content": uses}, {"role": "user", "content": results + more}]
+            uses.append({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
+            results.append(tool_result_block(call_id, draw(CONTENT), is_error=draw(st.booleans())))
+        notes = [text_block(text) for text in draw(st.lists(SOLID, max_size=2))]
+        messages += [{"role": "assistant", "content": uses}, {"role": "user", "content": results + notes}]
     return messages
 
 
@@ -63,38 +63,40 @@ def _some(strategy: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
 @st.composite
 def requests(draw: st.DrawFn) -> ModelRequest:
     choice = draw(st.sampled_from([None, {"type": "auto"}, {"type": "none"}]))
-    return request(
+    return make_request(
         draw(conversations()), draw(OFFERED), tool_choice=choice, max_tokens=draw(st.sampled_from([1, 100, 4096]))
     )
 
 
 @given(requests())
-def test_every_answer_is_a_valid_assistant_message(asked: ModelRequest) -> None:
-    blocks = decide(asked)
+def test_every_answer_is_a_valid_assistant_message(model_request: ModelRequest) -> None:
+    blocks = decide(model_request)
     assert blocks
-    assert decide(asked) == blocks
+    assert decide(model_request) == blocks
     kinds = {block["type"] for block in blocks}
     assert kinds in ({"text"}, {"tool_use"})
     if kinds == {"tool_use"}:
-        _check_calls(asked, blocks)
+        _check_calls(model_request, blocks)
     else:
-        _check_texts(asked, blocks)
+        _check_texts(model_request, blocks)
 
 
-def _check_calls(asked: ModelRequest, blocks: list[Block]) -> None:
-    assert asked.tool_choice != {"type": "none"}
-    offered: dict[str, Any] = {tool["name"]: tool["input_schema"] for tool in asked.tools}
-    taken = [block["id"] for message in asked.messages for block in message["content"] if block["type"] == "tool_use"]
+def _check_calls(model_request: ModelRequest, blocks: list[Block]) -> None:
+    assert model_request.tool_choice != {"type": "none"}
+    schemas: dict[str, Any] = {tool["name"]: tool["input_schema"] for tool in model_request.tools}
+    earlier_ids = [
+        block["id"] for message in model_request.messages for block in message["content"] if block["type"] == "tool_use"
+    ]
     for block in blocks:
-        jsonschema.validate(block["input"], offered[block["name"]])
+        jsonschema.validate(block["input"], schemas[block["name"]])
     ids = [block["id"] for block in blocks]
-    assert len({*ids, *taken}) == len(ids) + len(set(taken))
+    assert len({*ids, *earlier_ids}) == len(ids) + len(set(earlier_ids))
 
 
-def _check_texts(asked: ModelRequest, blocks: list[Block]) -> None:
+def _check_texts(model_request: ModelRequest, blocks: list[Block]) -> None:
     hits = [
         part
-        for message in asked.messages
+        for message in model_request.messages
         for block in message["content"]
         if block["type"] == "tool_result"
         for part in block["content"]
@@ -102,34 +104,36 @@ def _check_texts(asked: ModelRequest, blocks: list[Block]) -> None:
     ]
     for block in blocks:
         assert block["text"].strip()
-        for raw in block.get("citations", ()):
-            hit = hits[raw["search_result_index"]]
+        for citation in block.get("citations", ()):
+            hit = hits[citation["search_result_index"]]
             texts = [part["text"] for part in hit["content"]]
-            assert 0 <= raw["start_block_index"] < raw["end_block_index"] <= len(texts)
-            assert raw["cited_text"] == "".join(texts[raw["start_block_index"] : raw["end_block_index"]])
-            assert (raw["source"], raw["title"]) == (hit["source"], hit["title"])
+            assert 0 <= citation["start_block_index"] < citation["end_block_index"] <= len(texts)
+            assert citation["cited_text"] == "".join(texts[citation["start_block_index"] : citation["end_block_index"]])
+            assert (citation["source"], citation["title"]) == (hit["source"], hit["title"])
 
 
 @given(requests())
-async def test_the_stream_spells_out_exactly_what_was_decided(asked: ModelRequest) -> None:
-    events = await _events(asked)
+async def test_the_stream_spells_out_exactly_what_was_decided(model_request: ModelRequest) -> None:
+    events = await _events(model_request)
     assert events[0] == MessageStarted("extractive")
-    last = events[-1]
-    assert isinstance(last, MessageCompleted)
-    assert last.usage == Usage()
-    blocks = decide(asked)
+    completed = events[-1]
+    assert isinstance(completed, MessageCompleted)
+    assert completed.usage == Usage()
+    blocks = decide(model_request)
     assert [event.block for event in events if isinstance(event, BlockStopped)] == blocks
-    assert last.stop_reason == ("tool_use" if blocks[0]["type"] == "tool_use" else "end_turn")
+    assert completed.stop_reason == ("tool_use" if blocks[0]["type"] == "tool_use" else "end_turn")
     for index, block in enumerate(blocks):
-        mine = [event for event in events[1:-1] if getattr(event, "index", None) == index]
-        assert isinstance(mine[0], BlockStarted)
-        assert "".join(event.text for event in mine if isinstance(event, TextDelta)) == block.get("text", "")
-        assert [event.citation.raw for event in mine if isinstance(event, CitationDelta)] == block.get("citations", [])
+        block_events = [event for event in events[1:-1] if getattr(event, "index", None) == index]
+        assert isinstance(block_events[0], BlockStarted)
+        assert "".join(event.text for event in block_events if isinstance(event, TextDelta)) == block.get("text", "")
+        assert [event.citation.raw for event in block_events if isinstance(event, CitationDelta)] == block.get(
+            "citations", []
+        )
 
 
-async def _events(asked: ModelRequest) -> list[ModelEvent]:
+async def _events(model_request: ModelRequest) -> list[ModelEvent]:
     model = ExtractiveModel()
-    async with model.stream(asked) as stream:
+    async with model.stream(model_request) as stream:
         events = [event async for event in stream]
     await model.aclose()
     return events

@@ -12,7 +12,7 @@ from agentic_rag.base.messages import Block, text_block
 from agentic_rag.models.extractive import instruction_to_remember, memories_in
 from mcp_servers.promptx.server import PromptXConfig, create_server
 from tests.demo.harness import DEMO
-from tests.extractive.agent import Conversation, ToolFailure, answering, failing, said, search_result
+from tests.extractive.agent import Conversation, ToolFailure, answering_tool, failing_tool, search_result, text_of
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def promptx(tmp_path: Path) -> AsyncIterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("told", "question", "expected"),
+    ("statement", "question", "expected"),
     [
         ("Please remember that our unit is in the loft.", "Where is our unit?", "our unit is in the loft."),
         ("Remember: my favourite colour is teal", "What is my favourite colour?", "my favourite colour is teal"),
@@ -46,46 +46,52 @@ async def promptx(tmp_path: Path) -> AsyncIterator[dict[str, Any]]:
     ],
 )
 async def test_a_users_statement_is_saved_and_quoted_from_memory(
-    promptx: dict[str, Any], told: str, question: str, expected: str
+    promptx: dict[str, Any], statement: str, question: str, expected: str
 ) -> None:
     first = Conversation(promptx)
-    confirmation = said(await first.ask(told))
+    confirmation = text_of(await first.ask(statement))
     assert first.called == [["promptx_action"], ["promptx_remember"]]
     assert expected in confirmation
-    answer = said(await Conversation(promptx).ask(question))
+    answer = text_of(await Conversation(promptx).ask(question))
     assert answer.startswith(("From memory: ", "记忆中有："))
     assert expected in answer
 
 
 async def test_a_memory_that_does_not_fit_is_not_quoted(promptx: dict[str, Any]) -> None:
     await Conversation(promptx).ask("Remember that our unit is in the loft.")
-    assert "loft" not in said(await Conversation(promptx).ask("How much does a hotel in Paris cost?"))
+    assert "loft" not in text_of(await Conversation(promptx).ask("How much does a hotel in Paris cost?"))
 
 
 async def test_a_memory_and_the_documents_are_both_quoted_when_both_fit(promptx: dict[str, Any]) -> None:
     await Conversation(promptx).ask("Remember that our filters were changed in March.")
     hit = search_result("guide.md › Filters", "Filters are changed every six months.")
-    answer = await Conversation(promptx | {"search_documents": answering(hit)}).ask("When were our filters changed?")
-    assert "From memory: our filters were changed in March." in said(answer)
-    assert [raw["cited_text"] for block in answer for raw in block.get("citations", ())] == [
+    answer = await Conversation(promptx | {"search_documents": answering_tool(hit)}).ask(
+        "When were our filters changed?"
+    )
+    assert "From memory: our filters were changed in March." in text_of(answer)
+    assert [citation["cited_text"] for block in answer for citation in block.get("citations", ())] == [
         "Filters are changed every six months."
     ]
 
 
 async def test_one_word_is_saved_under_two_keywords() -> None:
-    talk = Conversation({"promptx_remember": answering("Saved 1 memory."), "promptx_action": answering("ok")})
-    await talk.ask("remember Loxley")
-    engram = talk.steps[1][0]["input"]["engrams"][0]
+    conversation = Conversation(
+        {"promptx_remember": answering_tool("Saved 1 memory."), "promptx_action": answering_tool("ok")}
+    )
+    await conversation.ask("remember Loxley")
+    engram = conversation.steps[1][0]["input"]["engrams"][0]
     assert engram == {"content": "Loxley", "schema": "loxley\nnote", "strength": 0.8, "type": "ATOMIC"}
 
 
 async def test_a_refused_memory_has_a_plain_error() -> None:
-    answer = said(await Conversation({"promptx_remember": failing("disk full")}).ask("Remember that the loft is cold."))
+    answer = text_of(
+        await Conversation({"promptx_remember": failing_tool("disk full")}).ask("Remember that the loft is cold.")
+    )
     assert answer == "That could not be saved: disk full"
 
 
 async def test_without_a_memory_the_model_says_that_it_cannot_save() -> None:
-    assert "no memory here" in said(await Conversation({}).ask("Remember that the loft is cold."))
+    assert "no memory here" in text_of(await Conversation({}).ask("Remember that the loft is cold."))
 
 
 @pytest.mark.parametrize(
@@ -117,6 +123,6 @@ def test_memories_are_read_without_their_map_and_cues() -> None:
 
 
 async def test_a_memory_found_by_its_cues_is_quoted_although_its_text_has_other_words() -> None:
-    found = "- [ATOMIC 0.8] The user likes teal (colour · favourite)"
-    answer = await Conversation({"promptx_recall": answering(found)}).ask("What is my favourite colour?")
-    assert "From memory: The user likes teal" in said(answer)
+    recalled = "- [ATOMIC 0.8] The user likes teal (colour · favourite)"
+    answer = await Conversation({"promptx_recall": answering_tool(recalled)}).ask("What is my favourite colour?")
+    assert "From memory: The user likes teal" in text_of(answer)

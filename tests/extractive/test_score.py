@@ -8,14 +8,14 @@ from agentic_rag.models.extractive import FoundPassage, question_terms, rate
 from agentic_rag.models.words import content_words, language_of, stem, terms
 
 
-def best(question: str, *sentences: str, title: str = "") -> str:
+def best_sentence(question: str, *sentences: str, title: str = "") -> str:
     """The sentence with the highest rating."""
     ratings = rate(question_terms(question), FoundPassage(title, sentences))
     return sentences[ratings.index(max(ratings))]
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("inflection", "base"),
     [
         ("filters", "filter"),
         ("replaced", "replacement"),
@@ -26,8 +26,8 @@ def best(question: str, *sentences: str, title: str = "") -> str:
         ("boxes", "box"),
     ],
 )
-def test_inflections_of_a_word_have_one_stem(one: str, other: str) -> None:
-    assert stem(one) == stem(other)
+def test_inflections_of_a_word_have_one_stem(inflection: str, base: str) -> None:
+    assert stem(inflection) == stem(base)
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ def test_the_language_is_that_of_most_words(text: str, language: str) -> None:
 
 def test_a_running_title_is_not_an_answer() -> None:
     sentences = ("Pump manual, page 3 of 9", "It lifts 40 litres.")
-    assert best("What does the pump manual say about litres?", *sentences, title="Pump manual") == sentences[1]
+    assert best_sentence("What does the pump manual say about litres?", *sentences, title="Pump manual") == sentences[1]
 
 
 def test_a_part_of_a_compound_is_another_word() -> None:
     sentences = ("Each part has a number.", "Part-timers get half of it.")
-    assert best("What do part-timers get?", *sentences) == sentences[1]
+    assert best_sentence("What do part-timers get?", *sentences) == sentences[1]
     assert "part" not in terms("part-timers")
 
 
 def test_a_code_is_found_in_its_row() -> None:
     rows = ("E4 | tray full | empty it", "E6 | no signal | call service")
-    assert best("What on earth does error Ｅ６ on my display want from me?", *rows) == rows[1]
+    assert best_sentence("What on earth does error Ｅ６ on my display want from me?", *rows) == rows[1]
 
 
 def test_question_words_have_no_weight() -> None:

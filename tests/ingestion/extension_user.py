@@ -29,9 +29,9 @@ async def main(folder: Path, embedding: str, names: list[str]) -> dict[str, Any]
             for item in items:
                 if item["status"] == "indexed":
                     await rig.dense(domain, item["id"])
-        answer_hits = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "octopus"})
-        report["hits"] = [[hit["documentName"], hit["sentences"][0]["text"]] for hit in answer_hits["hits"]]
-        report["mode"] = answer_hits["mode"]
+        search_answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "octopus"})
+        report["hits"] = [[hit["documentName"], hit["sentences"][0]["text"]] for hit in search_answer["hits"]]
+        report["mode"] = search_answer["mode"]
         formats = (await rig.ok("GET", "/api/document-formats"))["items"]
         report["formats"] = {entry["ending"]: entry.get("package") for entry in formats if "mediaType" in entry}
         report["health"] = (await rig.ok("GET", "/api/health"))["embedder"]

@@ -22,8 +22,8 @@ async def main(folder: Path) -> dict[str, Any]:
 
         async def watch() -> None:
             while True:
-                if (now := [embedding.state, embedding.reason]) not in states:
-                    states.append(now)
+                if (current := [embedding.state, embedding.reason]) not in states:
+                    states.append(current)
                 await anyio.lowlevel.checkpoint()
 
         tasks.start_soon(watch)

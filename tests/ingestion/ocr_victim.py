@@ -7,14 +7,14 @@ from pathlib import Path
 import anyio
 
 from agentic_rag.testing.failpoints import VARIABLE, failpoint_of
-from tests.ingestion.test_scans import uploaded
+from tests.ingestion.test_scans import upload_file
 from tests.server.rig import Rig
 
 
 async def run(folder: Path, content: bytes) -> None:
     async with Rig(folder, failpoint=failpoint_of(os.environ[VARIABLE])) as rig:
         rig.application.begin()
-        await uploaded(rig, await rig.domain(), "notice.pdf", content)
+        await upload_file(rig, await rig.domain(), "notice.pdf", content)
 
 
 def main() -> None:

@@ -28,21 +28,21 @@ CARRIED = "A part of it may be carried over to the next year."
 async def chunks_of(rig: Rig, domain: str, name: str, data: bytes) -> list[dict[str, Any]]:
     document = await rig.upload(domain, name, data)
     assert document["status"] == "indexed", document
-    found = await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}/chunks")
-    return list(found["items"])
+    answer = await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}/chunks")
+    return list(answer["items"])
 
 
-async def place_of(rig: Rig, domain: str, chunk: str, **asked: Any) -> dict[str, Any]:
-    found = await rig.ok("GET", f"/api/domains/{domain}/chunks/{chunk}/place", params=asked)
-    return dict(found)
+async def place_of(rig: Rig, domain: str, chunk: str, **params: Any) -> dict[str, Any]:
+    place = await rig.ok("GET", f"/api/domains/{domain}/chunks/{chunk}/place", params=params)
+    return dict(place)
 
 
-def inside(box: dict[str, float], others: list[dict[str, float]]) -> bool:
+def is_inside(box: dict[str, float], boxes: list[dict[str, float]]) -> bool:
     """Return whether the middle of a box lies inside another one."""
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    middle_x, middle_y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     return any(
-        other["x"] <= x <= other["x"] + other["width"] and other["y"] <= y <= other["y"] + other["height"]
-        for other in others
+        outer["x"] <= middle_x <= outer["x"] + outer["width"] and outer["y"] <= middle_y <= outer["y"] + outer["height"]
+        for outer in boxes
     )
 
 
@@ -58,11 +58,11 @@ async def test_a_sentence_is_marked_on_the_page_of_a_pdf(tmp_path: Path) -> None
         assert (page["number"], page["found"], place["notes"]) == (1, "whole", [])
         assert (round(page["width"]), round(page["height"])) == (595, 842)
         assert len(page["passage"]) == 3, "one for each line"
-        (cited,) = page["cited"]
-        assert inside(cited, page["passage"])
+        (mark,) = page["cited"]
+        assert is_inside(mark, page["passage"])
         top = 1 - (800 - 18 * 1.2 - 11 * 1.2) / page["height"]  # the baseline of its line
-        assert cited["y"] < top < cited["y"] + cited["height"] + 0.005
-        assert cited["x"] > 60 / page["width"] + 0.05, "not from the beginning of the line"
+        assert mark["y"] < top < mark["y"] + mark["height"] + 0.005
+        assert mark["x"] > 60 / page["width"] + 0.05, "not from the beginning of the line"
         by_text = await place_of(rig, domain, chunk["chunkId"], text=f"  {CARRIED.upper()} ")
         assert by_text == {**place, "cited": {**place["cited"], "end": by_text["cited"]["end"], "text": CARRIED[:-1]}}
         answer = await rig.http.get(page["image"], params={"width": 300})
@@ -82,7 +82,7 @@ def page_of_text(content: bytes, boxes: bytes) -> bytes:
     )
 
 
-def turned() -> bytes:
+def rotated_pdf() -> bytes:
     """Return a PDF whose page is rotated, and whose origin is not zero."""
     content = b"BT /F1 12 Tf 120 680 Td (Turned pages are shown as readers hold them.) Tj ET"
     return page_of_text(content, b"/MediaBox [0 0 600 800] /CropBox [100 100 500 700] /Rotate 90")
@@ -91,7 +91,7 @@ def turned() -> bytes:
 async def test_marks_cover_the_text_of_a_rotated_and_cropped_page(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        (chunk,) = await chunks_of(rig, domain, "a.pdf", turned())
+        (chunk,) = await chunks_of(rig, domain, "a.pdf", rotated_pdf())
         page = (await place_of(rig, domain, chunk["chunkId"], text=chunk["text"]))["page"]
         assert (page["width"], page["height"]) == (600, 400)
         (box,) = page["cited"]
@@ -111,15 +111,15 @@ def table_pdf(turn: bytes = b"") -> bytes:
     cells = [
         (60 + 160 * column, 700 - 20 * row, text) for row, line in enumerate(rows) for column, text in enumerate(line)
     ]
-    shown = b"".join(b"BT /F1 11 Tf %d %d Td (%s) Tj ET\n" % (x, y, text.encode()) for x, y, text in cells)
-    return page_of_text(shown + b"BT /F1 11 Tf 300 40 Td (1) Tj ET", b"/MediaBox [0 0 600 800] " + turn)
+    content = b"".join(b"BT /F1 11 Tf %d %d Td (%s) Tj ET\n" % (x, y, text.encode()) for x, y, text in cells)
+    return page_of_text(content + b"BT /F1 11 Tf 300 40 Td (1) Tj ET", b"/MediaBox [0 0 600 800] " + turn)
 
 
 async def test_the_row_of_a_table_in_a_pdf_is_marked(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         chunks = await chunks_of(rig, domain, "a.pdf", table_pdf())
-        chunk = next(each for each in chunks if "Senior" in each["text"])
+        chunk = next(candidate for candidate in chunks if "Senior" in candidate["text"])
         assert "Senior | 28 | three months" in chunk["text"], "the cells are told apart"
         page = (await place_of(rig, domain, chunk["chunkId"], text="Senior | 28 | three months"))["page"]
         middle = 1 - (700 - 40 + 4) / 800
@@ -136,12 +136,12 @@ async def test_the_row_of_a_table_in_a_pdf_is_marked(tmp_path: Path) -> None:
 async def test_a_cited_cell_keeps_its_header_and_row_from_the_upload_to_the_page(tmp_path: Path, turn: int) -> None:
     def answer(request: ModelRequest) -> Step:
         (texts,) = [
-            [inner["text"] for inner in part["content"]]
+            [text_block["text"] for text_block in part["content"]]
             for block in request.messages[-1]["content"]
             for part in block["content"]
             if part["type"] == "search_result"
         ]
-        (senior,) = [at for at, text in enumerate(texts) if text.startswith("Senior")]
+        (senior,) = [number for number, text in enumerate(texts) if text.startswith("Senior")]
         return Step(
             (
                 Say("A month. ", (Cite(0, senior, senior + 1, "Senior | 28 | three months"),)),
@@ -155,24 +155,25 @@ async def test_a_cited_cell_keeps_its_header_and_row_from_the_upload_to_the_page
         data = table_pdf(b"/Rotate %d" % turn)
         assert (await rig.upload(domain, "grades.pdf", data))["status"] == "indexed"
         events = await rig.say(await rig.conversation(domain), "Which notice has a senior?")
-        (cited,) = [event for event in events if event["type"] == "source_reference"]
-        assert cited["table"] == {"header": ["Grade", "Days", "Notice"], "rows": [["Senior", "28", "three months"]]}
-        assert (cited["page"], "scanned" in cited) == (1, False)
-        place = await place_of(rig, domain, cited["chunkId"], text=cited["citedText"])
+        (reference,) = [event for event in events if event["type"] == "source_reference"]
+        assert reference["table"] == {"header": ["Grade", "Days", "Notice"], "rows": [["Senior", "28", "three months"]]}
+        assert (reference["page"], "scanned" in reference) == (1, False)
+        place = await place_of(rig, domain, reference["chunkId"], text=reference["citedText"])
         assert [row["cells"] for row in place["table"]["rows"] if row["cited"]] == [["Senior", "28", "three months"]]
         page = place["page"]
         assert (await rig.http.get(page["image"])).headers["content-type"] == "image/png"
-        first, last = (60, 664), (380, 664)  # the left end of the row and of its last cell, on its upright middle
+        # the left end of the row and of its last cell, on its upright middle
+        row_start, last_cell = (60, 664), (380, 664)
         assert page["cited"]
-        for x, y in (first, last):
-            shown = {0: (x, 800 - y), 90: (y, x), 180: (600 - x, y), 270: (800 - y, 600 - x)}[turn]
+        for x, y in (row_start, last_cell):
+            position = {0: (x, 800 - y), 90: (y, x), 180: (600 - x, y), 270: (800 - y, 600 - x)}[turn]
             width, height = (600, 800) if turn % 180 == 0 else (800, 600)
-            place_on_page = {"x": shown[0] / width, "y": shown[1] / height, "width": 0.02, "height": 0.0}
+            place_on_page = {"x": position[0] / width, "y": position[1] / height, "width": 0.02, "height": 0.0}
             if turn in (180, 270):
                 place_on_page = {**place_on_page, "width": -0.02 if turn == 180 else 0.0}
             if turn in (90, 270):
                 place_on_page = {**place_on_page, "width": 0.0, "height": 0.02 if turn == 90 else -0.02}
-            assert inside(place_on_page, page["cited"]), (turn, page["cited"])
+            assert is_inside(place_on_page, page["cited"]), (turn, page["cited"])
 
 
 async def test_chinese_is_marked_on_a_page_and_a_missing_file_is_reported(tmp_path: Path) -> None:
@@ -197,11 +198,11 @@ async def test_the_row_of_a_sheet_has_its_header_and_its_number(tmp_path: Path) 
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         chunks = await chunks_of(rig, domain, "rates.xlsx", files.workbook(tmp_path / "a.xlsx").read_bytes())
-        chunk = next(each for each in chunks if "City number 50 " in each["text"])
+        chunk = next(candidate for candidate in chunks if "City number 50 " in candidate["text"])
         place = await place_of(rig, domain, chunk["chunkId"], text="City number 50 | 75", format="html")
         assert (place["kind"], place["cells"]) == ("table", chunk["cells"])
         assert place["table"]["header"] == ["city", "rate"]
-        (row,) = [each for each in place["table"]["rows"] if each["cited"]]
+        (row,) = [row for row in place["table"]["rows"] if row["cited"]]
         assert (row["cells"], row["number"]) == (["City number 50", "75"], 53)
         assert place["text"][row["start"] : row["end"]] == "City number 50 | 75"
         assert "<th>city</th>" in place["html"]
@@ -209,15 +210,18 @@ async def test_the_row_of_a_sheet_has_its_header_and_its_number(tmp_path: Path) 
 
 
 async def test_rows_too_long_for_one_passage_keep_their_header(tmp_path: Path) -> None:
-    rows = [["name", "about"], *([f"n{at}", f"word{at} sentence number {at}. " * 90] for at in range(3))]
-    book, out = openpyxl.Workbook(), io.BytesIO()
+    rows = [
+        ["name", "about"],
+        *([f"n{number}", f"word{number} sentence number {number}. " * 90] for number in range(3)),
+    ]
+    workbook, file = openpyxl.Workbook(), io.BytesIO()
     for row in rows:
-        book.active.append(row)
-    book.save(out)
+        workbook.active.append(row)
+    workbook.save(file)
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        chunks = await chunks_of(rig, domain, "long.xlsx", out.getvalue())
-        assert any(one["cells"] == other["cells"] for one, other in pairwise(chunks))
+        chunks = await chunks_of(rig, domain, "long.xlsx", file.getvalue())
+        assert any(chunk_before["cells"] == chunk_after["cells"] for chunk_before, chunk_after in pairwise(chunks))
         for chunk in chunks:
             assert (await place_of(rig, domain, chunk["chunkId"]))["table"]["header"] == ["name", "about"]
 
@@ -239,25 +243,25 @@ Pay comes at the end of the month.
 async def test_a_paragraph_is_shown_below_its_headings_between_its_neighbours(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        first, other = await chunks_of(rig, domain, "a.md", PLAIN.encode())
+        first, second = await chunks_of(rig, domain, "a.md", PLAIN.encode())
         place = await place_of(rig, domain, first["chunkId"], text='They are "booked"', format="html")
         assert (place["kind"], place["headingPath"], place["before"]) == ("text", ["Leave", "Days"], None)
         assert place["after"] == {
-            "chunkId": other["chunkId"],
+            "chunkId": second["chunkId"],
             "text": "Pay comes at the end of the month.",
             "headingPath": ["Pay"],
             "page": None,
         }
         assert "page" not in place
         assert "table" not in place
-        cited = place["cited"]
-        assert place["text"][cited["start"] : cited["end"]] == cited["text"] == 'They are "booked"'
+        citation = place["cited"]
+        assert place["text"][citation["start"] : citation["end"]] == citation["text"] == 'They are "booked"'
         assert place["html"].count("<mark>") == 1
         assert "<script" not in place["html"]
         assert "<b>" not in place["html"]
-        back = await place_of(rig, domain, other["chunkId"], text="Something that is not there")
-        assert back["cited"] is None
-        assert back["before"]["text"].startswith("They are")
+        second_place = await place_of(rig, domain, second["chunkId"], text="Something that is not there")
+        assert second_place["cited"] is None
+        assert second_place["before"]["text"].startswith("They are")
 
 
 @pytest.mark.attack(kind="markup")
@@ -291,10 +295,10 @@ async def test_a_secret_in_a_document_is_redacted_in_every_form_of_its_place(tmp
 
 async def test_invalid_and_unauthorised_requests_for_places_are_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         (chunk, *_) = await chunks_of(rig, domain, "a.md", PLAIN.encode())
         path = f"/api/domains/{domain}/chunks/{chunk['chunkId']}/place"
-        for asked, field in (
+        for params, field in (
             ({"start": 3}, "end"),
             ({"start": 3, "end": 3}, "end"),
             ({"start": 0, "end": len(chunk["text"]) + 1}, "end"),
@@ -302,13 +306,13 @@ async def test_invalid_and_unauthorised_requests_for_places_are_refused(tmp_path
             ({"format": "pdf"}, "format"),
             ({"text": "x" * 4_001}, "text"),
         ):
-            status, code, message = await rig.refused("GET", path, params=asked)
-            assert (status, code) == (422, "VALIDATION_ERROR"), asked
+            status, code, message = await rig.refused("GET", path, params=params)
+            assert (status, code) == (422, "VALIDATION_ERROR"), params
             assert message.startswith(f"{field}: "), message
-        stranger = await make_key(rig, "bob", "member", other)
-        for named in (domain, other):
-            foreign = await rig.http.get(path.replace(domain, named), headers=bearer(stranger))
-            assert foreign.status_code == 404
+        stranger_key = await make_key(rig, "bob", "member", other_domain)
+        for domain_id in (domain, other_domain):
+            response = await rig.http.get(path.replace(domain, domain_id), headers=bearer(stranger_key))
+            assert response.status_code == 404
         as_operator(rig)
         (document,) = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
         await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")

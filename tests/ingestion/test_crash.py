@@ -44,22 +44,22 @@ async def test_a_kill_leaves_each_chunk_exactly_once(tmp_path: Path, place: str)
     source = tmp_path / "cars.md"
     source.write_bytes(text_of(100))
     variables = environment(**{VARIABLE: place})
-    killed = await run_victim("tests.ingestion.victim", tmp_path, source, model, env=variables)
-    assert killed.returncode == EXIT_CODE, killed.stderr[-2000:]
+    process = await run_victim("tests.ingestion.victim", tmp_path, source, model, env=variables)
+    assert process.returncode == EXIT_CODE, process.stderr[-2000:]
     async with Rig(tmp_path, embedding=model) as rig:
         rig.application.begin()
         (domain,) = [item["id"] for item in (await rig.ok("GET", "/api/domains"))["items"]]
         await rig.taken_up(domain)
         (document,) = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
-        settled = await rig.dense(domain, document["id"])
+        indexed = await rig.dense(domain, document["id"])
         await rig.reindexed(domain)
-        settled = await rig.dense(domain, document["id"])
-        assert (settled["status"], settled["chunkCount"]) == ("indexed", 100)
+        indexed = await rig.dense(domain, document["id"])
+        assert (indexed["status"], indexed["chunkCount"]) == ("indexed", 100)
         path = f"/api/domains/{domain}/documents/{document['id']}/chunks"
         chunks = (await rig.ok("GET", path, params={"limit": "200"}))["items"]
         assert [chunk["ordinal"] for chunk in chunks] == list(range(100))
-        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "car number 7", "topK": 50})
-        assert found["mode"] == "hybrid"
-        ids = [candidate["chunkId"] for candidate in found["candidates"]]
+        answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "car number 7", "topK": 50})
+        assert answer["mode"] == "hybrid"
+        ids = [candidate["chunkId"] for candidate in answer["candidates"]]
         assert len(ids) == len(set(ids))
         assert set(ids) <= {chunk["chunkId"] for chunk in chunks}

@@ -42,7 +42,7 @@ class Endpoint:
         if self.status != 200:
             return JSONResponse({"error": "out of order"}, self.status)
         texts = (await request.json())["input"]
-        data = [{"index": at, "embedding": self._vector(text)} for at, text in enumerate(texts)]
+        data = [{"index": number, "embedding": self._vector(text)} for number, text in enumerate(texts)]
         # Many servers do this: the JSON module of the standard library knows NaN.
         return Response(json.dumps({"data": data}), media_type="application/json")
 
@@ -71,24 +71,24 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def until(look: Callable[[], Awaitable[Json]], wanted: Callable[[Json], bool]) -> Json:
+async def wait_until(read_state: Callable[[], Awaitable[Json]], is_reached: Callable[[Json], bool]) -> Json:
     with anyio.fail_after(WAIT_SECONDS):
         checks = count()
         while True:
-            found = await look()
-            if wanted(found):
-                return found
+            state = await read_state()
+            if is_reached(state):
+                return state
             await pause(next(checks))
 
 
 async def search(rig: Rig, domain: str, query: str) -> Json:
-    found: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query})
-    return found
+    answer: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query})
+    return answer
 
 
-async def health(rig: Rig) -> Json:
-    found: Json = await rig.ok("GET", "/api/health")
-    return found
+async def read_health(rig: Rig) -> Json:
+    answer: Json = await rig.ok("GET", "/api/health")
+    return answer
 
 
 async def test_documents_indexed_by_words_get_vectors_when_an_embedder_arrives(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_documents_indexed_by_words_get_vectors_when_an_embedder_arrives(t
         document = await rig.upload(domain, "cars.md", CARS)
         assert document["denseState"] == "none"
         assert (await search(rig, domain, "vehicle"))["hits"] == []
-        assert (await health(rig))["embedder"] == {
+        assert (await read_health(rig))["embedder"] == {
             "name": None,
             "state": "ready",
             "mode": "lexical",
@@ -107,10 +107,10 @@ async def test_documents_indexed_by_words_get_vectors_when_an_embedder_arrives(t
     async with Rig(tmp_path, embedding=str(write_model(tmp_path / "model"))) as rig:
         rig.application.begin()
         await rig.dense(domain, document["id"])
-        found = await until(lambda: search(rig, domain, "vehicle"), lambda found: found["mode"] == "hybrid")
-        assert found["hits"], "a vehicle is an automobile"
-        assert found["candidates"][0]["dense"] > 0
-        embedder = (await health(rig))["embedder"]
+        answer = await wait_until(lambda: search(rig, domain, "vehicle"), lambda answer: answer["mode"] == "hybrid")
+        assert answer["hits"], "a vehicle is an automobile"
+        assert answer["candidates"][0]["dense"] > 0
+        embedder = (await read_health(rig))["embedder"]
         assert (embedder["name"], embedder["state"], "mode" in embedder) == ("local:model", "ready", False)
         assert embedder["readsTokens"] > 0
         assert (await rig.upload(domain, "leave.md", LEAVE))["status"] == "indexed"
@@ -125,8 +125,8 @@ async def test_a_missing_model_folder_is_reported_and_searches_continue(tmp_path
         domain = await rig.domain()
         document = await rig.upload(domain, "cars.md", CARS)
         assert (document["status"], document["denseState"]) == ("indexed", "pending")
-        found = await until(lambda: health(rig), lambda found: "reason" in found["embedder"])
-        assert "is not on this machine" in found["embedder"]["reason"]
+        answer = await wait_until(lambda: read_health(rig), lambda answer: "reason" in answer["embedder"])
+        assert "is not on this machine" in answer["embedder"]["reason"]
         assert (await search(rig, domain, "automobile"))["mode"] == "lexical"
 
 
@@ -139,19 +139,21 @@ async def test_the_dense_leg_returns_when_its_failing_endpoint_answers_again(tmp
             domain = await rig.domain()
             document = await rig.upload(domain, "cars.md", CARS)
             assert (document["status"], document["denseState"]) == ("indexed", "pending")
-            found = await until(lambda: health(rig), lambda found: found["embedder"].get("mode") == "failing")
-            assert "status 400" in found["embedder"]["reason"]
-            assert "sk-embed" not in str(found)
+            answer = await wait_until(
+                lambda: read_health(rig), lambda answer: answer["embedder"].get("mode") == "failing"
+            )
+            assert "status 400" in answer["embedder"]["reason"]
+            assert "sk-embed" not in str(answer)
             assert (await search(rig, domain, "automobile"))["mode"] == "lexical"
             endpoint.status = 200
             await rig.dense(domain, document["id"])
-            assert (await health(rig))["embedder"]["state"] == "ready"
+            assert (await read_health(rig))["embedder"]["state"] == "ready"
             assert endpoint.keys == {"Bearer sk-embed"}
             endpoint.status = 400
-            found = await search(rig, domain, "automobile")
-            assert found["mode"] == "lexical"
-            assert found["hits"]
-            assert "status 400" in found["note"]
+            answer = await search(rig, domain, "automobile")
+            assert answer["mode"] == "lexical"
+            assert answer["hits"]
+            assert "status 400" in answer["note"]
 
 
 async def test_invalid_vector_numbers_cost_only_the_dense_leg(tmp_path: Path) -> None:
@@ -161,17 +163,17 @@ async def test_invalid_vector_numbers_cost_only_the_dense_leg(tmp_path: Path) ->
         rig.application.begin()
         domain = await rig.domain()
         document = await rig.upload(domain, "cars.md", CARS)
-        found = await until(lambda: health(rig), lambda found: found["embedder"].get("mode") == "failing")
-        assert "'http:tiny' failed" in found["embedder"]["reason"]
-        assert "not a usable number" in found["embedder"]["reason"]
-        found = await search(rig, domain, "automobile")
-        assert found["mode"] == "lexical"
-        assert found["hits"]
+        answer = await wait_until(lambda: read_health(rig), lambda answer: answer["embedder"].get("mode") == "failing")
+        assert "'http:tiny' failed" in answer["embedder"]["reason"]
+        assert "not a usable number" in answer["embedder"]["reason"]
+        answer = await search(rig, domain, "automobile")
+        assert answer["mode"] == "lexical"
+        assert answer["hits"]
         endpoint.broken = False
         await rig.dense(domain, document["id"])  # a stored NaN would have counted as a vector, and stayed
-        found = await until(lambda: search(rig, domain, "automobile"), lambda found: found["mode"] == "hybrid")
+        answer = await wait_until(lambda: search(rig, domain, "automobile"), lambda answer: answer["mode"] == "hybrid")
         assert all(
-            math.isfinite(candidate["dense"]) for candidate in found["candidates"] if candidate["dense"] is not None
+            math.isfinite(candidate["dense"]) for candidate in answer["candidates"] if candidate["dense"] is not None
         )
 
 
@@ -183,27 +185,27 @@ async def test_a_changed_vector_size_is_reported_and_a_reindex_applies_it(tmp_pa
         document = await rig.upload(domain, "cars.md", CARS)
         await rig.dense(domain, document["id"])
         endpoint.dimension = 12
-        other = await rig.upload(domain, "leave.md", LEAVE)
-        assert (other["status"], other["denseState"]) == ("indexed", "pending")
-        found = await until(lambda: health(rig), lambda found: found["embedder"].get("mode") == "failing")
-        assert "had 8 dimensions and now have 12" in found["embedder"]["reason"]
+        leave = await rig.upload(domain, "leave.md", LEAVE)
+        assert (leave["status"], leave["denseState"]) == ("indexed", "pending")
+        answer = await wait_until(lambda: read_health(rig), lambda answer: answer["embedder"].get("mode") == "failing")
+        assert "had 8 dimensions and now have 12" in answer["embedder"]["reason"]
         assert (await search(rig, domain, "paid leave"))["hits"]
         await rig.ok("POST", f"/api/domains/{domain}/reindex")
         assert (await rig.reindexed(domain))["state"] == "ready"
-        await rig.dense(domain, other["id"])
-        assert (await health(rig))["embedder"]["state"] == "ready"
+        await rig.dense(domain, leave["id"])
+        assert (await read_health(rig))["embedder"]["state"] == "ready"
 
 
 async def test_another_embedder_gets_a_separate_collection_that_can_be_dropped(tmp_path: Path) -> None:
-    one, two = str(write_model(tmp_path / "one")), str(write_model(tmp_path / "two"))
-    async with Rig(tmp_path, embedding=one) as rig:
+    first_model, second_model = str(write_model(tmp_path / "one")), str(write_model(tmp_path / "two"))
+    async with Rig(tmp_path, embedding=first_model) as rig:
         rig.application.begin()
         domain = await rig.domain()
         cars = await rig.upload(domain, "cars.md", CARS)
         await rig.dense(domain, cars["id"])
-        refused = await rig.refused("POST", f"/api/domains/{domain}/reindex", {"rollback": True})
-        assert refused[:2] == (409, "NOTHING_TO_ROLL_BACK")
-    async with Rig(tmp_path, embedding=two) as rig:
+        refusal = await rig.refused("POST", f"/api/domains/{domain}/reindex", {"rollback": True})
+        assert refusal[:2] == (409, "NOTHING_TO_ROLL_BACK")
+    async with Rig(tmp_path, embedding=second_model) as rig:
         rig.application.begin()
         index = rig.application.business.documents.knowledge.index
         with anyio.fail_after(WAIT_SECONDS):
@@ -231,34 +233,36 @@ async def test_a_collection_of_an_older_tokenizer_is_rebuilt_in_the_background(t
         await rig.settled(domain, cars["id"])
         name = f"domain_{domain}"
         index = rig.application.business.documents.knowledge.index
-        older = await index.rebuild(name, CollectionMeta(tokenizer="words-only"))
+        old_collection = await index.rebuild(name, CollectionMeta(tokenizer="words-only"))
         chunks = await index.chunks(name, cars["id"])
         without_numbers = [Sparse([], []) for _ in chunks]
-        await index.upsert(older, chunks, lexical=without_numbers)
-        await index.swap(name, older)
+        await index.upsert(old_collection, chunks, lexical=without_numbers)
+        await index.swap(name, old_collection)
         assert (await search(rig, domain, "automobile 17"))["hits"] == []
     async with Rig(tmp_path, embedding="none") as rig:
         rig.application.begin()
         index = rig.application.business.documents.knowledge.index
-        found = await until(lambda: search(rig, domain, "automobile 17"), lambda answer: bool(answer["hits"]))
-        assert "automobile 17" in found["hits"][0]["sentences"][0]["text"]
+        search_answer = await wait_until(
+            lambda: search(rig, domain, "automobile 17"), lambda answer: bool(answer["hits"])
+        )
+        assert "automobile 17" in search_answer["hits"][0]["sentences"][0]["text"]
         assert (await rig.reindexed(domain))["state"] == "ready"
         assert (await index.meta(name)) == CollectionMeta()
 
 
 async def test_documents_that_arrive_while_the_embedder_is_replaced_get_its_vectors(tmp_path: Path) -> None:
-    one, two = str(write_model(tmp_path / "one")), str(write_model(tmp_path / "two"))
-    async with Rig(tmp_path, embedding=one) as rig:
+    first_model, second_model = str(write_model(tmp_path / "one")), str(write_model(tmp_path / "two"))
+    async with Rig(tmp_path, embedding=first_model) as rig:
         rig.application.begin()
         domain = await rig.domain()
         cars = await rig.upload(domain, "cars.md", CARS)
         await rig.dense(domain, cars["id"])
-        assert (await health(rig))["embedder"]["name"] == "local:one"
-    async with Rig(tmp_path, embedding=two) as rig:
+        assert (await read_health(rig))["embedder"]["name"] == "local:one"
+    async with Rig(tmp_path, embedding=second_model) as rig:
         rig.application.begin()
         leave = await rig.upload(domain, "leave.md", LEAVE)
-        late = await rig.upload(domain, "late.md", b"The pump arrived late.")
-        for document in (cars, leave, late):
+        pump = await rig.upload(domain, "late.md", b"The pump arrived late.")
+        for document in (cars, leave, pump):
             await rig.dense(domain, document["id"])
         assert (await rig.reindexed(domain))["state"] == "ready"
         index = rig.application.business.documents.knowledge.index
@@ -266,31 +270,31 @@ async def test_documents_that_arrive_while_the_embedder_is_replaced_get_its_vect
         assert meta is not None
         assert meta.embedder == "local:two"
         assert await index.without_dense(f"domain_{domain}", 1) == []
-        assert (await health(rig))["embedder"]["name"] == "local:two"
+        assert (await read_health(rig))["embedder"]["name"] == "local:two"
         assert (await search(rig, domain, "pump"))["mode"] == "hybrid"
 
 
 async def test_documents_added_and_deleted_during_a_reindex_are_consistent(tmp_path: Path) -> None:
-    reached = anyio.Event()
+    document_reached = anyio.Event()
     names: list[str] = []
 
     def failpoint(name: str) -> None:
         names.append(name)
         if name == "reindex.document":
-            reached.set()
+            document_reached.set()
 
     async with Rig(tmp_path, failpoint=failpoint) as rig:
         domain = await rig.domain()
         cars = await rig.upload(domain, "cars.md", CARS)
         leave = await rig.upload(domain, "leave.md", LEAVE)
         await rig.ok("POST", f"/api/domains/{domain}/reindex")
-        await reached.wait()
+        await document_reached.wait()
         path = f"/api/domains/{domain}/documents"
         await rig.ok("DELETE", f"{path}/{cars['id']}")
-        late = await rig.upload(domain, "late.md", b"The pump arrived late.")
+        pump = await rig.upload(domain, "late.md", b"The pump arrived late.")
         assert (await rig.reindexed(domain))["state"] == "ready"
         items = {item["id"]: item for item in (await rig.ok("GET", path))["items"]}
-        assert items.keys() == {leave["id"], late["id"]}
+        assert items.keys() == {leave["id"], pump["id"]}
         for document, item in items.items():
             chunks = (await rig.ok("GET", f"{path}/{document}/chunks"))["items"]
             assert len(chunks) == item["chunkCount"] == 1
@@ -320,8 +324,10 @@ async def test_without_the_embedder_wheel_searches_use_words_and_health_gives_th
         domain = await rig.domain()
         leave = await rig.upload(domain, "leave.md", LEAVE)
         await rig.settled(domain, leave["id"])
-        state = await until(lambda: health(rig), lambda answer: "not installed" in answer["embedder"].get("reason", ""))
+        state = await wait_until(
+            lambda: read_health(rig), lambda answer: "not installed" in answer["embedder"].get("reason", "")
+        )
         assert "keywords only" in state["embedder"]["reason"]
-        found = await search(rig, domain, "paid leave")
-        assert found["mode"] == "lexical"
-        assert found["hits"]
+        search_answer = await search(rig, domain, "paid leave")
+        assert search_answer["mode"] == "lexical"
+        assert search_answer["hits"]

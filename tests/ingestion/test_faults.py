@@ -34,8 +34,8 @@ async def test_an_upload_onto_a_full_disk_is_refused_and_leaves_nothing(tmp_path
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
         with full_disk(600_000):
-            refused = await rig.refused("POST", path, files={"f": ("big.txt", b"word " * 400_000)})
-        assert refused[:2] == (507, "STORAGE_FULL")
+            refusal = await rig.refused("POST", path, files={"f": ("big.txt", b"word " * 400_000)})
+        assert refusal[:2] == (507, "STORAGE_FULL")
         assert (await rig.ok("GET", path))["items"] == []
         assert list((rig.settings.data / "incoming").iterdir()) == []
         assert list((rig.settings.workspaces / domain / "documents").iterdir()) == []
@@ -60,8 +60,8 @@ def ingestion_of(rig: Rig) -> Ingestion:
 
 
 async def test_a_document_that_arrives_without_an_index_is_ingested_later(tmp_path: Path) -> None:
-    weather = Weather("ingest.upserted", IndexUnavailable("store chunks", "connection refused"))
-    async with Rig(tmp_path, failpoint=weather) as rig:
+    fault = Weather("ingest.upserted", IndexUnavailable("store chunks", "connection refused"))
+    async with Rig(tmp_path, failpoint=fault) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "cars.md", text_of(100))
         assert document["status"] == "failed"
@@ -69,10 +69,10 @@ async def test_a_document_that_arrives_without_an_index_is_ingested_later(tmp_pa
         assert "connection refused" in document["error"]["message"]
         search = f"/api/domains/{domain}/documents/search"
         assert (await rig.ok("POST", search, {"query": "car"}))["hits"] == [], "half a document is none"
-        weather.bad = False
+        fault.bad = False
         await ingestion_of(rig).sweep()
-        settled = await rig.settled(domain, document["id"])
-        assert (settled["status"], settled["chunkCount"]) == ("indexed", 100)
+        ingested = await rig.settled(domain, document["id"])
+        assert (ingested["status"], ingested["chunkCount"]) == ("indexed", 100)
 
 
 async def test_a_document_refused_by_a_full_disk_is_ingested_later(tmp_path: Path) -> None:

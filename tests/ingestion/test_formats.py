@@ -11,23 +11,29 @@ from tests.server.rig import Json, Rig
 GOOD = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 
 
-def made(make: Callable[[Path], Path], folder: Path, name: str) -> bytes:
+def make_bytes(make: Callable[[Path], Path], folder: Path, name: str) -> bytes:
     return make(folder / f"source-{name}").read_bytes()
 
 
 CASES: tuple[tuple[str, Callable[[Path], bytes], str, str, Json], ...] = (
     (
         "manual.pdf",
-        lambda folder: made(
+        lambda folder: make_bytes(
             lambda path: files.pdf(path, [[(11, "Nothing here.")], [(11, "Pumps hold twelve bar.")]]), folder, "m.pdf"
         ),
         "application/pdf",
         "pumps bar",
         {"page": 2},
     ),
-    ("policy.docx", lambda f: made(files.word, f, "p.docx"), "wordprocessingml", "twenty-five days", {"page": None}),
-    ("plan.pptx", lambda f: made(files.slides, f, "p.pptx"), "presentationml", "risks none known", {"page": 2}),
-    ("rates.xlsx", lambda f: made(files.workbook, f, "r.xlsx"), "spreadsheetml", "city number 3", {"page": None}),
+    (
+        "policy.docx",
+        lambda f: make_bytes(files.word, f, "p.docx"),
+        "wordprocessingml",
+        "twenty-five days",
+        {"page": None},
+    ),
+    ("plan.pptx", lambda f: make_bytes(files.slides, f, "p.pptx"), "presentationml", "risks none known", {"page": 2}),
+    ("rates.xlsx", lambda f: make_bytes(files.workbook, f, "r.xlsx"), "spreadsheetml", "city number 3", {"page": None}),
     ("rates.csv", lambda f: b"city,rate\nBonn,3\nKiel,4\n", "text/csv", "Kiel rate", {"page": None}),
     ("page.html", lambda f: b"<h1>Pumps</h1><p>They hold twelve bar.</p>", "text/html", "twelve bar", {"page": None}),
     ("brisa-300-user-guide.md", lambda f: GOOD, "text/markdown", "paid leave", {"page": None}),
@@ -43,8 +49,8 @@ async def test_a_file_of_each_format_is_found_with_its_place(tmp_path: Path) -> 
             document = await rig.upload(domain, name, content(tmp_path))
             assert document["status"] == "indexed", document
             assert media in document["mediaType"]
-            found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query})
-            hit = found["hits"][0]
+            answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query})
+            hit = answer["hits"][0]
             assert (hit["documentId"], hit["documentName"]) == (document["id"], name)
             assert hit["page"] == place["page"], name
             if name.endswith(("xlsx", "csv")):
@@ -52,14 +58,18 @@ async def test_a_file_of_each_format_is_found_with_its_place(tmp_path: Path) -> 
 
 
 def thousand_pages(folder: Path) -> bytes:
-    return made(lambda path: files.pdf(path, [[(11, f"Page {n}.")] for n in range(1001)]), folder, "long.pdf")
+    return make_bytes(lambda path: files.pdf(path, [[(11, f"Page {n}.")] for n in range(1001)]), folder, "long.pdf")
 
 
 BAD: tuple[tuple[str, Callable[[Path], bytes], str], ...] = (
     ("empty.md", lambda f: b"", "DOCUMENT_EMPTY"),
     ("blank.txt", lambda f: b" \n\n ", "DOCUMENT_EMPTY"),
-    ("locked.pdf", lambda f: made(lambda p: files.pdf(p, [[(11, "x")]], "secret"), f, "l.pdf"), "DOCUMENT_ENCRYPTED"),
-    ("scan.pdf", lambda f: made(lambda p: files.pdf(p, [[], []]), f, "s.pdf"), "DOCUMENT_SCANNED"),
+    (
+        "locked.pdf",
+        lambda f: make_bytes(lambda p: files.pdf(p, [[(11, "x")]], "secret"), f, "l.pdf"),
+        "DOCUMENT_ENCRYPTED",
+    ),
+    ("scan.pdf", lambda f: make_bytes(lambda p: files.pdf(p, [[], []]), f, "s.pdf"), "DOCUMENT_SCANNED"),
     ("long.pdf", thousand_pages, "DOCUMENT_TOO_LARGE"),
     ("picture.pdf", lambda f: b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "DOCUMENT_BROKEN"),
     ("wrong.docx", lambda f: GOOD, "DOCUMENT_BROKEN"),
@@ -76,12 +86,12 @@ async def test_a_bad_file_fails_with_its_reason_and_the_next_is_ingested(tmp_pat
     async with Rig(tmp_path) as rig:
         for name, content, code in BAD:
             domain = await rig.domain()
-            bad = await rig.upload(domain, name, content(tmp_path))
-            assert (bad["status"], bad.get("error", {}).get("code")) == ("failed", code), name
-            assert bad["error"]["message"]
+            bad_document = await rig.upload(domain, name, content(tmp_path))
+            assert (bad_document["status"], bad_document.get("error", {}).get("code")) == ("failed", code), name
+            assert bad_document["error"]["message"]
             assert (await rig.upload(domain, "good.md", GOOD))["status"] == "indexed"
-            found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
-            assert [hit["documentName"] for hit in found["hits"]] == ["good.md"], name
+            answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
+            assert [hit["documentName"] for hit in answer["hits"]] == ["good.md"], name
 
 
 @pytest.mark.attack(kind="files")
@@ -91,7 +101,7 @@ async def test_an_xml_bomb_is_not_expanded(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         content = files.package(tmp_path / "x.xlsx", {"xl/workbook.xml": bomb, "[Content_Types].xml": bomb})
-        failed = await rig.upload(domain, "bomb.xlsx", content.read_bytes())
-        assert failed["status"] == "failed"
-        assert failed["error"]["code"] in ("DOCUMENT_BROKEN", "DOCUMENT_TOO_LARGE")
+        document = await rig.upload(domain, "bomb.xlsx", content.read_bytes())
+        assert document["status"] == "failed"
+        assert document["error"]["code"] in ("DOCUMENT_BROKEN", "DOCUMENT_TOO_LARGE")
         assert (await rig.upload(domain, "good.md", GOOD))["status"] == "indexed"

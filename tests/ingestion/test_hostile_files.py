@@ -13,7 +13,7 @@ from agentic_rag.domains.components import ComponentFiles
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.safe_files import Folder
-from tests.ingestion.test_folder import OTHER, TEXT, folder_of, listed, names_found, rescan
+from tests.ingestion.test_folder import OTHER, TEXT, find_names, folder_of, list_documents, rescan
 from tests.server.rig import Rig
 
 pytestmark = pytest.mark.attack(kind="files")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.attack(kind="files")
 SECRET = b"# Key\n\nThe key that opens everything is swordfish.\n"
 
 
-def linked(folder: Path, target: Path) -> None:
+def replace_with_link(folder: Path, target: Path) -> None:
     """Put a link in place of a folder."""
     shutil.rmtree(folder)
     folder.symlink_to(target)
@@ -29,34 +29,34 @@ def linked(folder: Path, target: Path) -> None:
 
 async def test_a_documents_folder_linked_to_all_domains_indexes_no_foreign_files(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        theirs, mine = await rig.domain(), await rig.domain()
-        await rig.upload(theirs, "leave.md", TEXT)
-        linked(folder_of(rig, mine), rig.settings.workspaces)
-        assert await rescan(rig, mine) == 0
-        assert await listed(rig, mine) == {}
-        assert await names_found(rig, mine, "paid leave") == []
+        victim, attacker = await rig.domain(), await rig.domain()
+        await rig.upload(victim, "leave.md", TEXT)
+        replace_with_link(folder_of(rig, attacker), rig.settings.workspaces)
+        assert await rescan(rig, attacker) == 0
+        assert await list_documents(rig, attacker) == {}
+        assert await find_names(rig, attacker, "paid leave") == []
 
 
 async def test_an_upload_cannot_reach_another_tenants_prompt(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        theirs, mine = await rig.domain(), await rig.domain()
-        prompt = rig.settings.workspaces / theirs / "prompt"
-        linked(folder_of(rig, mine), prompt)
-        refused = await rig.refused("POST", f"/api/domains/{mine}/documents", files={"file": ("a.md", OTHER)})
-        assert refused[:2] == (409, "WORKSPACE_REFUSED")
-        assert "it is a link" in refused[2]
+        victim, attacker = await rig.domain(), await rig.domain()
+        prompt = rig.settings.workspaces / victim / "prompt"
+        replace_with_link(folder_of(rig, attacker), prompt)
+        refusal = await rig.refused("POST", f"/api/domains/{attacker}/documents", files={"file": ("a.md", OTHER)})
+        assert refusal[:2] == (409, "WORKSPACE_REFUSED")
+        assert "it is a link" in refusal[2]
         assert list(prompt.iterdir()) == []
 
 
 async def test_deleting_my_document_leaves_anothers_original(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        theirs, mine = await rig.domain(), await rig.domain()
-        await rig.upload(theirs, "leave.md", TEXT)
-        document = await rig.upload(mine, "leave.md", TEXT)
-        linked(folder_of(rig, mine), folder_of(rig, theirs))
-        await rig.ok("DELETE", f"/api/domains/{mine}/documents/{document['id']}")
-        assert (folder_of(rig, theirs) / "leave.md").read_bytes() == TEXT
-        assert await listed(rig, mine) == {}
+        victim, attacker = await rig.domain(), await rig.domain()
+        await rig.upload(victim, "leave.md", TEXT)
+        document = await rig.upload(attacker, "leave.md", TEXT)
+        replace_with_link(folder_of(rig, attacker), folder_of(rig, victim))
+        await rig.ok("DELETE", f"/api/domains/{attacker}/documents/{document['id']}")
+        assert (folder_of(rig, victim) / "leave.md").read_bytes() == TEXT
+        assert await list_documents(rig, attacker) == {}
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "hard link", "folder"])
@@ -73,12 +73,12 @@ async def test_a_link_or_pipe_in_place_of_a_document_is_not_read_and_reported_mi
         path = f"/api/domains/{domain}/documents/{document['id']}"
         await rescan(rig, domain)
         await rig.ok("POST", f"{path}/retry")
-        found = await rig.settled(domain, document["id"])
+        document_after = await rig.settled(domain, document["id"])
         if kind != "hard link":  # a listing cannot see the change until it reads the bytes
-            assert (found["status"], found["error"]["code"]) == ("failed", "DOCUMENT_MISSING")
+            assert (document_after["status"], document_after["error"]["code"]) == ("failed", "DOCUMENT_MISSING")
         await rig.ok("POST", f"/api/domains/{domain}/reindex")
         await rig.reindexed(domain)
-        assert all("swordfish" not in str(hit) for hit in await names_found(rig, domain, "key swordfish"))
+        assert all("swordfish" not in str(hit) for hit in await find_names(rig, domain, "key swordfish"))
         await rig.ok("DELETE", path)
         assert (tmp_path / "key.md").read_bytes() == SECRET
 
@@ -123,9 +123,9 @@ def test_a_link_or_pipe_in_place_of_a_component_is_named_and_skipped(tmp_path: P
     prompt.mkdir(parents=True)
     (prompt / "20-good.md").write_text("Good")
     plant(prompt / "10-bad.md", kind, tmp_path / "key.md")
-    read = ComponentFiles().read(tmp_path / "workspace")
-    assert read.texts == ("Good",)
-    assert [name for name, _ in read.problems] == ["10-bad.md"]
+    components = ComponentFiles().read(tmp_path / "workspace")
+    assert components.texts == ("Good",)
+    assert [name for name, _ in components.problems] == ["10-bad.md"]
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
@@ -134,23 +134,23 @@ def test_a_link_or_file_in_place_of_the_prompt_folder_is_named(tmp_path: Path, k
     (tmp_path / "other" / "a.md").write_bytes(SECRET)
     (tmp_path / "workspace").mkdir()
     plant(tmp_path / "workspace" / "prompt", kind, tmp_path / "other")
-    read = ComponentFiles().read(tmp_path / "workspace")
-    assert (read.texts, len(read.problems)) == ((), 1)
+    components = ComponentFiles().read(tmp_path / "workspace")
+    assert (components.texts, len(components.problems)) == ((), 1)
 
 
 async def test_deleting_a_domain_with_its_workspace_keeps_link_targets(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        outside = tmp_path / "outside"
-        outside.mkdir()
-        (outside / "key.md").write_bytes(SECRET)
+        outside_folder = tmp_path / "outside"
+        outside_folder.mkdir()
+        (outside_folder / "key.md").write_bytes(SECRET)
         workspace = rig.settings.workspaces / domain
-        (workspace / "files" / "link").symlink_to(outside)
-        linked(workspace / "prompt", outside)
-        deep = workspace / "files"
+        (workspace / "files" / "link").symlink_to(outside_folder)
+        replace_with_link(workspace / "prompt", outside_folder)
+        folder = workspace / "files"
         for _ in range(200):
-            deep = deep / "d"
-        deep.mkdir(parents=True)
+            folder = folder / "d"
+        folder.mkdir(parents=True)
         await rig.ok("DELETE", f"/api/domains/{domain}", params={"workspace": "true"})
         assert not workspace.exists()
-        assert (outside / "key.md").read_bytes() == SECRET
+        assert (outside_folder / "key.md").read_bytes() == SECRET

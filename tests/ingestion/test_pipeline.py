@@ -21,9 +21,9 @@ TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 OTHER = b"# Holidays\n\nEveryone has thirty days of sabbatical a year.\n"
 
 
-async def found_in(rig: Rig, domain: str, query: str, **options: object) -> list[str]:
-    found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query, **options})
-    return [" ".join(sentence["text"] for sentence in hit["sentences"]) for hit in found["hits"]]
+async def search_texts(rig: Rig, domain: str, query: str, **options: object) -> list[str]:
+    answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query, **options})
+    return [" ".join(sentence["text"] for sentence in hit["sentences"]) for hit in answer["hits"]]
 
 
 async def test_a_changed_file_is_ingested_again_under_its_id(tmp_path: Path) -> None:
@@ -37,12 +37,12 @@ async def test_a_changed_file_is_ingested_again_under_its_id(tmp_path: Path) -> 
         assert await rig.ok("POST", f"/api/domains/{domain}/documents/rescan") == {"added": 0}
         file.write_bytes(OTHER)
         assert await rig.ok("POST", f"/api/domains/{domain}/documents/rescan") == {"added": 1}
-        again = await rig.settled(domain, document["id"])
-        assert (again["status"], again["size"]) == ("indexed", len(OTHER))
+        reingested = await rig.settled(domain, document["id"])
+        assert (reingested["status"], reingested["size"]) == ("indexed", len(OTHER))
         (after,) = (await rig.ok("GET", path))["items"]
         assert after["chunkId"] != before["chunkId"], "an old citation would get a new text"
-        assert await found_in(rig, domain, "paid leave") == []
-        assert await found_in(rig, domain, "sabbatical") == ["Everyone has thirty days of sabbatical a year."]
+        assert await search_texts(rig, domain, "paid leave") == []
+        assert await search_texts(rig, domain, "sabbatical") == ["Everyone has thirty days of sabbatical a year."]
 
 
 async def test_an_upload_replaces_the_document_of_its_name_when_asked_to(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ async def test_an_upload_replaces_the_document_of_its_name_when_asked_to(tmp_pat
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
         first = await rig.upload(domain, "a.md", TEXT)
-        made = await rig.ok("POST", f"{path}?replace=true", files={"f": ("a.md", OTHER)})
-        assert made["items"][0]["id"] == first["id"]
+        answer = await rig.ok("POST", f"{path}?replace=true", files={"f": ("a.md", OTHER)})
+        assert answer["items"][0]["id"] == first["id"]
         await rig.settled(domain, first["id"])
-        assert await found_in(rig, domain, "sabbatical") == ["Everyone has thirty days of sabbatical a year."]
+        assert await search_texts(rig, domain, "sabbatical") == ["Everyone has thirty days of sabbatical a year."]
         folder = rig.settings.workspaces / domain / "documents"
         assert [file.name for file in folder.iterdir()] == ["a.md"]
 
@@ -67,7 +67,7 @@ async def test_a_file_that_becomes_a_copy_of_another_joins_its_document(tmp_path
         await rig.ok("POST", f"/api/domains/{domain}/documents/rescan")
         items = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
         assert [item["id"] for item in items] == [first["id"]]
-        assert await found_in(rig, domain, "sabbatical") == []
+        assert await search_texts(rig, domain, "sabbatical") == []
 
 
 @pytest.mark.parametrize(
@@ -81,17 +81,17 @@ async def test_a_file_that_becomes_a_copy_of_another_joins_its_document(tmp_path
     ],
 )
 async def test_a_document_deleted_while_it_is_ingested_is_gone(tmp_path: Path, place: str) -> None:
-    reached: list[str] = []
-    async with Rig(tmp_path, failpoint=reached.append) as rig:
+    places: list[str] = []
+    async with Rig(tmp_path, failpoint=places.append) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
-        made = await rig.ok("POST", path, files={"f": ("cars.md", text_of(200))})
+        answer = await rig.ok("POST", path, files={"f": ("cars.md", text_of(200))})
         with anyio.fail_after(240):
-            while place not in reached:
+            while place not in places:
                 await pause()
-        await rig.ok("DELETE", f"{path}/{made['items'][0]['id']}")
+        await rig.ok("DELETE", f"{path}/{answer['items'][0]['id']}")
         assert (await rig.ok("GET", path))["items"] == []
-        assert await found_in(rig, domain, "car number") == []
+        assert await search_texts(rig, domain, "car number") == []
         assert (await rig.upload(domain, "a.md", TEXT))["status"] == "indexed"
 
 
@@ -101,22 +101,22 @@ async def test_a_document_leased_by_another_process_is_skipped_until_the_lease_e
         document = await rig.upload(domain, "a.md", TEXT)
         ingestion, database = rig.application.business.documents.knowledge.ingestion, rig.application.database
 
-        async def row(lease_until: str) -> DocumentRecord:
+        async def lease_to_other(lease_until: str) -> DocumentRecord:
             await database.write(
                 lambda conn: documents.update(
                     conn, document["id"], status=DocumentStatus.INDEXING, owner="proc_other", lease_until=lease_until
                 )
             )
-            found = await database.read(lambda conn: documents.get(conn, document["id"]))
-            assert found is not None
-            return found
+            record = await database.read(lambda conn: documents.get(conn, document["id"]))
+            assert record is not None
+            return record
 
-        ingestion.submit(await row(later(60)))
-        other = await rig.upload(domain, "b.md", OTHER)
-        assert other["status"] == "indexed"
-        shown: Json = await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}")
-        assert shown["status"] == "indexing"
-        await row(now())
+        ingestion.submit(await lease_to_other(later(60)))
+        second = await rig.upload(domain, "b.md", OTHER)
+        assert second["status"] == "indexed"
+        skipped: Json = await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}")
+        assert skipped["status"] == "indexing"
+        await lease_to_other(now())
         await ingestion.sweep()
         assert (await rig.settled(domain, document["id"]))["status"] == "indexed"
 
@@ -126,21 +126,25 @@ async def test_a_search_is_stored_with_the_scores_of_each_leg(tmp_path: Path) ->
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)
         search = f"/api/domains/{domain}/documents/search"
-        made = await rig.ok("POST", search, {"query": "paid leave", "fusion": "rrf", "threshold": 0})
-        (line,) = (await rig.ok("GET", f"/api/domains/{domain}/retrievals"))["items"]
-        assert (line["retrievalId"], line["query"], line["mode"]) == (made["retrievalId"], "paid leave", "lexical")
-        kept = await rig.ok("GET", f"/api/domains/{domain}/retrievals/{made['retrievalId']}")
-        assert kept["hits"] == made["hits"]
-        (candidate,) = kept["candidates"]
+        answer = await rig.ok("POST", search, {"query": "paid leave", "fusion": "rrf", "threshold": 0})
+        (summary,) = (await rig.ok("GET", f"/api/domains/{domain}/retrievals"))["items"]
+        assert (summary["retrievalId"], summary["query"], summary["mode"]) == (
+            answer["retrievalId"],
+            "paid leave",
+            "lexical",
+        )
+        retrieval = await rig.ok("GET", f"/api/domains/{domain}/retrievals/{answer['retrievalId']}")
+        assert retrieval["hits"] == answer["hits"]
+        (candidate,) = retrieval["candidates"]
         assert candidate["lexical"] > 0
         assert (candidate["dense"], candidate["documentId"]) == (None, document["id"])
         assert "paid leave" in candidate["snippet"]
-        other = await rig.domain()
-        refused = await rig.refused("GET", f"/api/domains/{other}/retrievals/{made['retrievalId']}")
-        assert refused[:2] == (404, "RETRIEVAL_NOT_FOUND")
+        other_domain = await rig.domain()
+        refusal = await rig.refused("GET", f"/api/domains/{other_domain}/retrievals/{answer['retrievalId']}")
+        assert refusal[:2] == (404, "RETRIEVAL_NOT_FOUND")
         await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
-        kept = await rig.ok("GET", f"/api/domains/{domain}/retrievals/{made['retrievalId']}")
-        assert "snippet" not in kept["candidates"][0]
+        retrieval = await rig.ok("GET", f"/api/domains/{domain}/retrievals/{answer['retrievalId']}")
+        assert "snippet" not in retrieval["candidates"][0]
 
 
 async def test_only_the_newest_searches_are_kept(tmp_path: Path) -> None:
@@ -151,9 +155,9 @@ async def test_only_the_newest_searches_are_kept(tmp_path: Path) -> None:
         retriever = Retriever(index)
         for number in range(8):
             await traces.keep(await retriever.search(collection_of(domain), f"question {number}", 5))
-        kept = [row.query for row in await traces.list_of(domain, 50)]
-        assert "question 7" in kept
-        assert 1 <= len(kept) <= 3
+        queries = [row.query for row in await traces.list_of(domain, 50)]
+        assert "question 7" in queries
+        assert 1 <= len(queries) <= 3
 
 
 async def test_filters_narrow_a_search(tmp_path: Path) -> None:
@@ -161,10 +165,10 @@ async def test_filters_narrow_a_search(tmp_path: Path) -> None:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
         await rig.upload(domain, "b.txt", b"Everyone has paid leave, says the note.")
-        assert len(await found_in(rig, domain, "paid leave")) == 2
-        assert len(await found_in(rig, domain, "paid leave", filters={"type": ".TXT"})) == 1
-        assert len(await found_in(rig, domain, "paid leave", filters={"heading": "Holidays"})) == 1
-        assert len(await found_in(rig, domain, "paid leave", filters={"document": "a.md"})) == 1
+        assert len(await search_texts(rig, domain, "paid leave")) == 2
+        assert len(await search_texts(rig, domain, "paid leave", filters={"type": ".TXT"})) == 1
+        assert len(await search_texts(rig, domain, "paid leave", filters={"heading": "Holidays"})) == 1
+        assert len(await search_texts(rig, domain, "paid leave", filters={"document": "a.md"})) == 1
         path = f"/api/domains/{domain}/documents/search"
         unknown = {"query": "leave", "filters": {"document": "zzz"}}
         assert (await rig.refused("POST", path, unknown))[:2] == (422, "VALIDATION_ERROR")
@@ -174,9 +178,9 @@ async def test_a_domain_sets_its_fusion_and_a_missing_reranker_costs_only_rerank
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(retrievalFusion="rrf", reranker="acme/no-such-reranker")
         await rig.upload(domain, "a.md", TEXT)
-        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
-        assert len(found["hits"]) == 1
-        assert "acme/no-such-reranker" in found["note"]
+        answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
+        assert len(answer["hits"]) == 1
+        assert "acme/no-such-reranker" in answer["note"]
         path = f"/api/domains/{domain}"
         for settings in ({"retrievalFusion": "max"}, {"reranker": "../../etc"}):
             assert (await rig.refused("PATCH", path, {"settings": settings}))[:2] == (422, "VALIDATION_ERROR")
@@ -185,13 +189,15 @@ async def test_a_domain_sets_its_fusion_and_a_missing_reranker_costs_only_rerank
 async def test_a_domains_reranker_changes_only_the_order_of_its_hits(tmp_path: Path) -> None:
     reranker = write_reranker(tmp_path / "cache")
     async with Rig(tmp_path, model_cache=tmp_path / "cache") as rig:
-        plain, reranked = await rig.domain(), await rig.domain(reranker=reranker)
-        for domain in (plain, reranked):
+        plain_domain, reranked_domain = await rig.domain(), await rig.domain(reranker=reranker)
+        for domain in (plain_domain, reranked_domain):
             await rig.upload(domain, "best.md", b"Paid leave, and paid leave once more: paid leave.")
             await rig.upload(domain, "worst.md", b"Of gold and silver, of ships and sealing wax; and of leave, too.")
-        assert await found_in(rig, plain, "paid leave") != await found_in(rig, reranked, "paid leave")
-        assert (await found_in(rig, plain, "paid leave"))[0].startswith("Paid leave")
-        assert (await found_in(rig, reranked, "paid leave"))[0].startswith("Of gold")
+        assert await search_texts(rig, plain_domain, "paid leave") != await search_texts(
+            rig, reranked_domain, "paid leave"
+        )
+        assert (await search_texts(rig, plain_domain, "paid leave"))[0].startswith("Paid leave")
+        assert (await search_texts(rig, reranked_domain, "paid leave"))[0].startswith("Of gold")
 
 
 @pytest.mark.parametrize("broken", ["weights", "scores"])
@@ -204,6 +210,6 @@ async def test_a_reranker_that_fails_leaves_the_fused_order_and_says_so(tmp_path
         domain = await rig.domain(reranker=reranker)
         await rig.upload(domain, "best.md", b"Paid leave, and paid leave once more: paid leave.")
         await rig.upload(domain, "worst.md", b"Of gold and silver, of ships and sealing wax; and of leave, too.")
-        assert (await found_in(rig, domain, "paid leave"))[0].startswith("Paid leave")
-        found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
-        assert ("cannot be loaded" if broken == "weights" else "are no numbers") in found["note"]
+        assert (await search_texts(rig, domain, "paid leave"))[0].startswith("Paid leave")
+        answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
+        assert ("cannot be loaded" if broken == "weights" else "are no numbers") in answer["note"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.ingestion.test_traces import kept
+from tests.ingestion.test_traces import read_retrieval
 from tests.retriever.tiny_reranker import write_reranker
 from tests.server.rig import Json, Rig
 
@@ -24,18 +24,18 @@ The extinguisher hangs beside the door.
 """
 
 
-async def tried(rig: Rig, domain: str, query: str, **settings: object) -> Json:
-    made: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query, **settings})
-    return made
+async def search(rig: Rig, domain: str, query: str, **settings: object) -> Json:
+    answer: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": query, **settings})
+    return answer
 
 
 async def test_a_search_shows_the_weights_of_each_passage_and_whether_the_model_sees_it(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
-        found = await tried(rig, domain, "paid leave", topK=1, fusion="rrf")
-        assert (found["threshold"], found["topK"], found["fusion"], found["reranked"]) == (0, 1, "rrf", False)
-        candidates = found["candidates"]
+        answer = await search(rig, domain, "paid leave", topK=1, fusion="rrf")
+        assert (answer["threshold"], answer["topK"], answer["fusion"], answer["reranked"]) == (0, 1, "rrf", False)
+        candidates = answer["candidates"]
         assert [candidate["fusedRank"] for candidate in candidates] == list(range(1, len(candidates) + 1))
         assert [candidate["lexicalRank"] for candidate in candidates] == [1, 2, 3][: len(candidates)]
         assert all("denseRank" not in candidate and candidate["dense"] is None for candidate in candidates)
@@ -43,15 +43,15 @@ async def test_a_search_shows_the_weights_of_each_passage_and_whether_the_model_
         assert candidates[0]["headingPath"] == ["Leave"]
         assert candidates[0]["snippet"].startswith("Paid leave")
         assert all(candidate["aboveThreshold"] for candidate in candidates)
-        assert (await kept(rig, domain, found["retrievalId"]))["candidates"] == candidates
+        assert (await read_retrieval(rig, domain, answer["retrievalId"]))["candidates"] == candidates
         scores = sorted(candidate["relevanceScore"] for candidate in candidates)
-        cut = await tried(rig, domain, "paid leave", threshold=(scores[-2] + scores[-1]) / 2)
-        assert [candidate["aboveThreshold"] for candidate in cut["candidates"]].count(True) == 1
-        assert [candidate["relevanceScore"] for candidate in cut["candidates"]] == [
+        narrowed = await search(rig, domain, "paid leave", threshold=(scores[-2] + scores[-1]) / 2)
+        assert [candidate["aboveThreshold"] for candidate in narrowed["candidates"]].count(True) == 1
+        assert [candidate["relevanceScore"] for candidate in narrowed["candidates"]] == [
             candidate["relevanceScore"] for candidate in candidates
         ]
-        assert len(cut["hits"]) == 1
-        assert (await tried(rig, domain, "paid leave", threshold=1))["hits"] == []
+        assert len(narrowed["hits"]) == 1
+        assert (await search(rig, domain, "paid leave", threshold=1))["hits"] == []
 
 
 async def test_the_playground_shows_the_rerankers_changes(tmp_path: Path) -> None:
@@ -59,21 +59,21 @@ async def test_the_playground_shows_the_rerankers_changes(tmp_path: Path) -> Non
     async with Rig(tmp_path, model_cache=tmp_path / "models") as rig:
         domain = await rig.domain(reranker=name)
         await rig.upload(domain, "a.md", TEXT)
-        found = await tried(rig, domain, "paid leave", topK=2)
-        assert (found["reranked"], "note" in found) == (True, False)
-        gold = next(candidate for candidate in found["candidates"] if candidate["headingPath"] == ["Gold"])
+        answer = await search(rig, domain, "paid leave", topK=2)
+        assert (answer["reranked"], "note" in answer) == (True, False)
+        gold = next(candidate for candidate in answer["candidates"] if candidate["headingPath"] == ["Gold"])
         assert gold["fusedRank"] > gold["rerankedRank"] == gold["hit"] == 1
-        assert gold["reranked"] == max(candidate["reranked"] for candidate in found["candidates"])
-        assert found["hits"][0]["headingPath"] == ["Gold"]
-        assert (await kept(rig, domain, found["retrievalId"]))["candidates"] == found["candidates"]
+        assert gold["reranked"] == max(candidate["reranked"] for candidate in answer["candidates"])
+        assert answer["hits"][0]["headingPath"] == ["Gold"]
+        assert (await read_retrieval(rig, domain, answer["retrievalId"]))["candidates"] == answer["candidates"]
 
 
 async def test_hits_beyond_the_budget_are_not_shown_to_the_model(tmp_path: Path) -> None:
-    long = "\n\n".join(f"# Part {part}\n\n" + f"Paid leave {part} of the handbook. " * 30 for part in range(4))
+    text = "\n\n".join(f"# Part {part}\n\n" + f"Paid leave {part} of the handbook. " * 30 for part in range(4))
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(retrievalTokens=300)
-        await rig.upload(domain, "a.md", long.encode())
-        found = await tried(rig, domain, "paid leave")
-        assert len(found["hits"]) < 4
-        seen = [candidate["hit"] for candidate in found["candidates"] if "hit" in candidate]
-        assert sorted(set(seen)) == list(range(1, len(found["hits"]) + 1))
+        await rig.upload(domain, "a.md", text.encode())
+        answer = await search(rig, domain, "paid leave")
+        assert len(answer["hits"]) < 4
+        hit_numbers = [candidate["hit"] for candidate in answer["candidates"] if "hit" in candidate]
+        assert sorted(set(hit_numbers)) == list(range(1, len(answer["hits"]) + 1))

@@ -10,7 +10,7 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import Block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say, use
-from tests.ingestion.test_citations import of_type
+from tests.ingestion.test_citations import events_of_type
 from tests.retriever import files
 from tests.server.rig import Rig
 
@@ -18,7 +18,7 @@ ANSWERS = 3
 """Calls of `read_document` that cover the long chapter."""
 
 
-def manual() -> bytes:
+def make_manual() -> bytes:
     """Return a manual of five chapters. The third one is longer than one answer of the tool."""
     chapters = []
     for chapter in range(1, 6):
@@ -31,7 +31,7 @@ def manual() -> bytes:
     return ("# The big manual\n\n" + "\n\n".join(chapters)).encode()
 
 
-def passages(request: ModelRequest) -> Iterator[Block]:
+def passages_of(request: ModelRequest) -> Iterator[Block]:
     """Yield the passages of a request in the order of citations."""
     for message in request.messages:
         for block in message["content"]:
@@ -41,30 +41,30 @@ def passages(request: ModelRequest) -> Iterator[Block]:
 
 def cite(request: ModelRequest, sentence: str) -> Cite:
     """Return the citation of the first block of a request that contains these words."""
-    for number, part in enumerate(passages(request)):
+    for number, part in enumerate(passages_of(request)):
         for place, block in enumerate(part["content"]):
             if sentence in block["text"]:
                 return Cite(number, place)
     raise AssertionError(f"no passage holds {sentence!r}")
 
 
-def notes(request: ModelRequest) -> str:
+def notes_of(request: ModelRequest) -> str:
     """Return the texts of the newest result that are no passages."""
     result = request.messages[-1]["content"][0]
-    return "\n".join(part["text"] for part in result["content"] if part["type"] == "text")
+    return "\n".join(block["text"] for block in result["content"] if block["type"] == "text")
 
 
-def cited(events: list[Json]) -> list[tuple[str, str]]:
-    return [(each["documentName"], each["citedText"]) for each in of_type(events, "source_reference")]
+def citations_of(events: list[Json]) -> list[tuple[str, str]]:
+    return [(event["documentName"], event["citedText"]) for event in events_of_type(events, "source_reference")]
 
 
-async def test_a_question_that_needs_a_whole_chapter(tmp_path: Path) -> None:
+async def test_a_whole_chapter_is_read_and_cited(tmp_path: Path) -> None:
     def read_on(request: ModelRequest) -> Step:
         """Read until the tool reports the end, then cite the first and the last step of the chapter."""
-        if "go on with from=" in (told := notes(request)):
-            following = int(told.split("go on with from=")[1].split(".")[0])
-            return use("read_document", document="manual.md", section="Chapter 3", **{"from": following})
-        text = "".join(block["text"] for part in passages(request) for block in part["content"])
+        if "go on with from=" in (note := notes_of(request)):
+            next_passage = int(note.split("go on with from=")[1].split(".")[0])
+            return use("read_document", document="manual.md", section="Chapter 3", **{"from": next_passage})
+        text = "".join(block["text"] for part in passages_of(request) for block in part["content"])
         assert all(f"Step 3.{step} of" in text for step in range(1, 500)), "a part of the chapter was not read"
         assert "Step 2.1 of" not in text
         ends = (cite(request, "Step 3.1 of"), cite(request, "Step 3.499 of"))
@@ -73,58 +73,58 @@ async def test_a_question_that_needs_a_whole_chapter(tmp_path: Path) -> None:
     first = use("read_document", document="manual", section="chapter 3")
     async with Rig(tmp_path, first, *[read_on] * ANSWERS) as rig:
         domain = await rig.domain()
-        await rig.upload(domain, "manual.md", manual())
+        await rig.upload(domain, "manual.md", make_manual())
         events = await rig.say(await rig.conversation(domain), "Summarise chapter 3 of the big manual.")
-        found = cited(events)
-        calls = [each["toolName"] for each in of_type(events, "tool_call")]
+        citations = citations_of(events)
+        calls = [event["toolName"] for event in events_of_type(events, "tool_call")]
     assert calls == ["read_document"] * ANSWERS
-    assert found == [
+    assert citations == [
         ("manual.md", "Step 3.1 of the overhaul takes 1 minutes and a calm hand."),
         ("manual.md", "Step 3.499 of the overhaul takes 499 minutes and a calm hand."),
     ]
 
 
-async def test_a_comparison_of_two_documents(tmp_path: Path) -> None:
+async def test_a_comparison_cites_both_documents(tmp_path: Path) -> None:
     def compare(request: ModelRequest) -> Step:
         old, new = cite(request, "two years"), cite(request, "five years")
         return Step((Say("It was two years. ", (old,)), Say("It is five now.", (new,))))
 
-    both = Step(
+    search_both = Step(
         tuple(
             Use("search_documents", {"query": "how long is the warranty", "document": name})
             for name in ("terms-2023", "terms-2025")
         )
     )
-    async with Rig(tmp_path, both, compare) as rig:
+    async with Rig(tmp_path, search_both, compare) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "terms-2023.md", b"# Terms\n\n## Warranty\n\nThe warranty lasts two years.")
         await rig.upload(domain, "terms-2025.md", b"# Terms\n\n## Warranty\n\nThe warranty lasts five years.")
         events = await rig.say(await rig.conversation(domain), "How did the warranty change from 2023 to 2025?")
-    assert cited(events) == [
+    assert citations_of(events) == [
         ("terms-2023.md", "The warranty lasts two years."),
         ("terms-2025.md", "The warranty lasts five years."),
     ]
 
 
 async def test_list_documents_answers_what_the_library_contains(tmp_path: Path) -> None:
-    def tell(request: ModelRequest) -> Step:
-        listed = notes(request)
-        assert "2 of 2 documents" in listed
-        assert "manual.md" in listed
-        assert "Chapter 1; Chapter 2" in listed
-        assert "rules.md (2024-05-01; en" in listed
+    def answer(request: ModelRequest) -> Step:
+        listing = notes_of(request)
+        assert "2 of 2 documents" in listing
+        assert "manual.md" in listing
+        assert "Chapter 1; Chapter 2" in listing
+        assert "rules.md (2024-05-01; en" in listing
         return say("A manual of five chapters, and rules of May 2024.")
 
-    async with Rig(tmp_path, use("list_documents"), tell) as rig:
+    async with Rig(tmp_path, use("list_documents"), answer) as rig:
         domain = await rig.domain()
-        await rig.upload(domain, "manual.md", manual())
+        await rig.upload(domain, "manual.md", make_manual())
         await rig.upload(domain, "rules.md", b"---\ndate: 2024-05-01\n---\n# Rules\n\nNobody runs in the hall.")
         events = await rig.say(await rig.conversation(domain), "What do you have?")
     assert events[-1]["type"] == "done"
-    assert cited(events) == [], "a list is no passage"
+    assert citations_of(events) == [], "a list is no passage"
 
 
-async def test_a_row_of_a_table(tmp_path: Path) -> None:
+async def test_a_row_of_a_table_is_found_and_cited_with_its_cells(tmp_path: Path) -> None:
     sheet = files.workbook(tmp_path / "rates.xlsx", rows=60)
 
     def answer(request: ModelRequest) -> Step:
@@ -135,7 +135,7 @@ async def test_a_row_of_a_table(tmp_path: Path) -> None:
         domain = await rig.domain()
         await rig.upload(domain, "rates.xlsx", sheet.read_bytes())
         events = await rig.say(await rig.conversation(domain), "What is the rate of city number 47?")
-    ((name, text),) = cited(events)
+    ((name, text),) = citations_of(events)
     assert name == "rates.xlsx"
     assert "City number 47" in text
-    assert of_type(events, "source_reference")[0]["cells"].startswith("Rates!")
+    assert events_of_type(events, "source_reference")[0]["cells"].startswith("Rates!")

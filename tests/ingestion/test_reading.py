@@ -26,7 +26,7 @@ from tests.tools.captives import needs_bubblewrap
 
 
 @asynccontextmanager
-async def reading(limits: ParseLimits = DEFAULT_LIMITS) -> AsyncIterator[ReadingProcess]:
+async def open_reader(limits: ParseLimits = DEFAULT_LIMITS) -> AsyncIterator[ReadingProcess]:
     async with aclosing(ReadingProcess(limits)) as process:
         yield process
 
@@ -40,7 +40,7 @@ async def read(process: ReadingProcess, path: Path, name: str) -> list[Chunk]:
     return chunks
 
 
-def written(path: Path, data: bytes | str) -> Path:
+def write_file(path: Path, data: bytes | str) -> Path:
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path
 
@@ -57,29 +57,29 @@ async def test_the_child_process_gives_the_same_document(
     tmp_path: Path, make: Callable[[Path], Path], name: str
 ) -> None:
     path = make(tmp_path / name)
-    here = chunk_document(parse(path, path.name), "doc\0version", name)
-    async with reading() as process:
-        there = await read(process, path, name)
-    assert [chunk.chunk_id for chunk in there] == [chunk.chunk_id for chunk in here]
-    assert [(chunk.text, chunk.heading_path, chunk.sentences) for chunk in there] == [
-        (chunk.text, chunk.heading_path, chunk.sentences) for chunk in here
+    expected = chunk_document(parse(path, path.name), "doc\0version", name)
+    async with open_reader() as process:
+        chunks = await read(process, path, name)
+    assert [chunk.chunk_id for chunk in chunks] == [chunk.chunk_id for chunk in expected]
+    assert [(chunk.text, chunk.heading_path, chunk.sentences) for chunk in chunks] == [
+        (chunk.text, chunk.heading_path, chunk.sentences) for chunk in expected
     ]
-    assert {chunk.document_id for chunk in there} == {"doc"}
+    assert {chunk.document_id for chunk in chunks} == {"doc"}
 
 
 async def test_a_failure_in_the_child_keeps_its_code_and_text_and_the_next_file_is_read(tmp_path: Path) -> None:
     path = files.pdf(tmp_path / "stored", [[]])
-    async with reading() as process:
-        with pytest.raises(DocumentError, match="no text layer on 1 of 1 pages") as caught:
+    async with open_reader() as process:
+        with pytest.raises(DocumentError, match="no text layer on 1 of 1 pages") as exc_info:
             await read(process, path, "scan.pdf")
-        assert caught.value.code == "DOCUMENT_SCANNED"
+        assert exc_info.value.code == "DOCUMENT_SCANNED"
         assert await read(process, files.word(tmp_path / "a.docx"), "a.docx")
 
 
 @pytest.mark.attack(kind="files")
 async def test_a_name_is_data_not_a_path_or_an_option(tmp_path: Path) -> None:
-    path = written(tmp_path / "stored", "Hello there.")
-    async with reading() as process:
+    path = write_file(tmp_path / "stored", "Hello there.")
+    async with open_reader() as process:
         for name in ("../../etc/passwd.txt", "--help.txt", "a\nb.txt", "年假 规定.txt"):
             assert [chunk.text for chunk in await read(process, path, name)] == ["Hello there."]
 
@@ -110,10 +110,10 @@ def read(path, limits):
 def pry_package(folder: Path) -> Path:
     """Install a format whose reader reports its surroundings; return the folder of packages."""
     site = folder / "site"
-    about = site / "acme_pry-1.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-pry\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[agentic_rag.document_formats]\npry = acme_pry\n")
+    metadata = site / "acme_pry-1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-pry\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[agentic_rag.document_formats]\npry = acme_pry\n")
     (site / "acme_pry.py").write_text(PRYING)
     return site
 
@@ -124,27 +124,28 @@ async def test_a_document_reader_sees_only_its_file(tmp_path: Path) -> None:
     site, data = pry_package(tmp_path), tmp_path / "data"
     data.mkdir()
     (data / "secret.key").write_text("of the host")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        places = [data / "secret.key", data / "a.pry", Path.home(), "/etc/passwd", listening.getsockname()[1]]
-        written(data / "a.pry", " ".join(map(str, places)))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        places = [data / "secret.key", data / "a.pry", Path.home(), "/etc/passwd", listener.getsockname()[1]]
+        write_file(data / "a.pry", " ".join(map(str, places)))
         variables = {**os.environ, "ANTHROPIC_API_KEY": "sk-1"}
-        done = await run_victim("tests.ingestion.prying", site, data / "a.pry", env=variables)
-    said = done.stdout
-    assert "ValueError" in said, (said, done.stderr[-2000:])
-    seen = json.loads(said[said.index("{") : said.rindex("}") + 1])
-    assert seen["text"].startswith(str(data))
-    assert set(seen["readable"]) <= {str(Path.home())}
-    assert all(str(Path.home() / name) in sys.base_prefix for name in seen["home"])  # the interpreter, if it lies there
-    assert seen["uid"] == 65534
-    assert set(seen["variables"]) <= {"LC_CTYPE", "PWD", "PYTHONPATH", "PYTHONUTF8"}
-    assert not seen["network"]
-    assert seen["processes"] <= 4
+        process = await run_victim("tests.ingestion.prying", site, data / "a.pry", env=variables)
+    output = process.stdout
+    assert "ValueError" in output, (output, process.stderr[-2000:])
+    report = json.loads(output[output.index("{") : output.rindex("}") + 1])
+    assert report["text"].startswith(str(data))
+    assert set(report["readable"]) <= {str(Path.home())}
+    # The home folder may hold the interpreter.
+    assert all(str(Path.home() / name) in sys.base_prefix for name in report["home"])
+    assert report["uid"] == 65534
+    assert set(report["variables"]) <= {"LC_CTYPE", "PWD", "PYTHONPATH", "PYTHONUTF8"}
+    assert not report["network"]
+    assert report["processes"] <= 4
 
 
 async def test_an_unprivileged_reader_can_read_a_private_file(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", "Hello there.")
+    path = write_file(tmp_path / "a.txt", "Hello there.")
     path.chmod(0o600)
-    async with reading() as process:
+    async with open_reader() as process:
         assert [chunk.text for chunk in await read(process, path, "a.txt")] == ["Hello there."]
 
 
@@ -153,47 +154,47 @@ async def test_an_unprivileged_reader_can_read_a_private_file(tmp_path: Path) ->
 async def test_a_reader_of_a_root_server_is_not_root_without_a_sandbox(tmp_path: Path) -> None:
     """Runs the reading process as on a machine without bubblewrap."""
     site = pry_package(tmp_path)
-    path = written(tmp_path / "a.pry", f"x x {tmp_path} 1")
+    path = write_file(tmp_path / "a.pry", f"x x {tmp_path} 1")
     os.chown(path, NOBODY, NOBODY)  # as `ChildProcess.send` does
     job = orjson.dumps(Job("", "a.pry", DocumentId("doc"), "version", DEFAULT_LIMITS))
     variables = {"PYTHONPATH": os.pathsep.join([str(site), str(Path(__file__).parents[2]), *filter(None, sys.path)])}
-    ours, theirs = socket.socketpair()
+    parent_end, child_end = socket.socketpair()
     command = [sys.executable, "-m", "agentic_rag.documents.child"]
-    with ours, path.open("rb") as file:
-        with theirs:
-            process = await anyio.open_process(command, stdin=theirs.fileno(), env=variables, cwd="/")
+    with parent_end, path.open("rb") as file:
+        with child_end:
+            process = await anyio.open_process(command, stdin=child_end.fileno(), env=variables, cwd="/")
         async with process:
-            socket.send_fds(ours, [job + b"\n"], [file.fileno()])
+            socket.send_fds(parent_end, [job + b"\n"], [file.fileno()])
             assert process.stdout is not None
             with anyio.fail_after(240):
                 frame = await process.stdout.receive()
-            ours.shutdown(socket.SHUT_RDWR)
-    said = frame[4:].decode()
-    assert '\\"uid\\": 65534' in said, said
-    assert "x x" in said
+            parent_end.shutdown(socket.SHUT_RDWR)
+    output = frame[4:].decode()
+    assert '\\"uid\\": 65534' in output, output
+    assert "x x" in output
 
 
 @pytest.mark.attack(kind="files")
 async def test_a_file_whose_reader_needs_too_much_memory_is_too_large(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", bytes([120]) * (48 * 2**20))
-    async with reading(ParseLimits(memory_bytes=96 * 2**20, max_characters=10**9)) as process:
-        with pytest.raises(DocumentError, match="needs more than") as caught:
+    path = write_file(tmp_path / "a.txt", bytes([120]) * (48 * 2**20))
+    async with open_reader(ParseLimits(memory_bytes=96 * 2**20, max_characters=10**9)) as process:
+        with pytest.raises(DocumentError, match="needs more than") as exc_info:
             await read(process, path, "a.txt")
-    assert caught.value.code == "DOCUMENT_TOO_LARGE"
+    assert exc_info.value.code == "DOCUMENT_TOO_LARGE"
 
 
 @pytest.mark.attack(kind="files")
 async def test_a_child_that_takes_too_long_is_killed(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.txt", "每位员工每年享有二十五天带薪年假。" * 400_000)
-    async with reading(ParseLimits(seconds=0.001)) as process:
-        with pytest.raises(DocumentError) as caught:
+    path = write_file(tmp_path / "a.txt", "每位员工每年享有二十五天带薪年假。" * 400_000)
+    async with open_reader(ParseLimits(seconds=0.001)) as process:
+        with pytest.raises(DocumentError) as exc_info:
             await read(process, path, "a.txt")
-    assert caught.value.code == "DOCUMENT_TIMEOUT"
+    assert exc_info.value.code == "DOCUMENT_TIMEOUT"
 
 
 async def test_cancelling_kills_the_child(tmp_path: Path) -> None:
     path = files.pdf(tmp_path / "a.pdf", [[(10, "x")]] * 900)
-    async with reading() as process:
+    async with open_reader() as process:
         with anyio.move_on_after(0.05) as scope:
             await read(process, path, "a.pdf")
         assert scope.cancelled_caught

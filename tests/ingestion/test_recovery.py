@@ -26,69 +26,69 @@ CARS = b"# Cars\n\nThe car park is open to visitors after six.\n"
 SECONDS = 240
 
 
-def cut(path: Path) -> None:
+def cut_file(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def scribble(path: Path) -> None:
+def scribble_over(path: Path) -> None:
     path.write_bytes(b"\xff\x00 neither JSON nor anything else " * 8)
 
 
-def pointer_cut(collection: Path) -> None:
-    cut(collection / "pointer.json")
+def cut_pointer(collection: Path) -> None:
+    cut_file(collection / "pointer.json")
 
 
-def pointer_garbage(collection: Path) -> None:
-    scribble(collection / "pointer.json")
+def scribble_over_pointer(collection: Path) -> None:
+    scribble_over(collection / "pointer.json")
 
 
-def pointer_of_another_kind(collection: Path) -> None:
+def replace_pointer_kind(collection: Path) -> None:
     (collection / "pointer.json").write_text('{"live": "one", "metas": [1]}')
 
 
-def segment_cut(collection: Path) -> None:
+def cut_segments(collection: Path) -> None:
     for path in collection.rglob("segment.json"):
-        cut(path)
+        cut_file(path)
 
 
-def places_garbage(collection: Path) -> None:
+def empty_places(collection: Path) -> None:
     for path in collection.rglob("payload_storage/tracker.dat"):
         path.write_bytes(b"")
 
 
-def flags_cut(collection: Path) -> None:
+def empty_flags(collection: Path) -> None:
     """The engine panics at this damage."""
     for path in collection.rglob("vector_storage-bm25/deleted/status.dat"):
         path.write_bytes(b"")
 
 
-def ids_cut(collection: Path) -> None:
+def empty_ids(collection: Path) -> None:
     """The engine opens this damage silently, with fewer points."""
     for path in collection.rglob("mutable_id_tracker.mappings"):
         path.write_bytes(b"")
     shutil.rmtree(next(collection.rglob("wal")), ignore_errors=True)
 
 
-def generation_gone(collection: Path) -> None:
+def remove_generation(collection: Path) -> None:
     shutil.rmtree(collection / "1")
 
 
-def all_gone(collection: Path) -> None:
+def remove_all(collection: Path) -> None:
     shutil.rmtree(collection)
 
 
 UNREADABLE = (
-    pointer_cut,
-    pointer_garbage,
-    pointer_of_another_kind,
-    segment_cut,
-    places_garbage,
-    flags_cut,
-    generation_gone,
+    cut_pointer,
+    scribble_over_pointer,
+    replace_pointer_kind,
+    cut_segments,
+    empty_places,
+    empty_flags,
+    remove_generation,
 )
 
 
-async def two_documents(folder: Path) -> str:
+async def upload_two_documents(folder: Path) -> str:
     async with Rig(folder) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "leave.md", LEAVE)
@@ -101,7 +101,7 @@ async def find(rig: Rig, domain: str, query: str) -> Json:
     return answer
 
 
-async def found_again(rig: Rig, domain: str, query: str) -> Json:
+async def search_until_found(rig: Rig, domain: str, query: str) -> Json:
     """Search until something is found. Before that, no search may claim that nothing matches."""
     with anyio.fail_after(SECONDS):
         checks = count()
@@ -121,7 +121,7 @@ async def found_again(rig: Rig, domain: str, query: str) -> Json:
 
 
 async def test_damaged_indexes_are_rebuilt_from_the_documents_while_serving(tmp_path: Path) -> None:
-    damages = (pointer_cut, segment_cut, ids_cut, all_gone)
+    damages = (cut_pointer, cut_segments, empty_ids, remove_all)
     async with Rig(tmp_path) as rig:
         domains = [await rig.domain() for _ in damages]
         for domain in domains:
@@ -132,8 +132,8 @@ async def test_damaged_indexes_are_rebuilt_from_the_documents_while_serving(tmp_
     async with Rig(tmp_path) as rig:
         rig.application.begin()
         for domain in domains:
-            await found_again(rig, domain, "paid leave")
-            await found_again(rig, domain, "car park")
+            await search_until_found(rig, domain, "paid leave")
+            await search_until_found(rig, domain, "car park")
             for item in (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]:
                 assert (await rig.settled(domain, item["id"]))["status"] == "indexed"
             with anyio.fail_after(SECONDS):
@@ -154,38 +154,40 @@ async def test_damaged_files_are_renamed_and_set_aside(tmp_path: Path) -> None:
     async with open_process_index(folder) as index:
         for damage in UNREADABLE:
             name = damage.__name__
-            with pytest.raises(IndexDamaged) as caught:
+            with pytest.raises(IndexDamaged) as exc_info:
                 await index.search_legs(name, "annual leave")
             (place,) = (folder / ".damaged").glob(f"{name}-*")
-            assert caught.value.place == str(place)
+            assert exc_info.value.place == str(place)
             assert await index.count(name) == 0
             await index.upsert(name, handbook())
             assert (await index.search_legs(name, "annual leave")).lexical
 
 
 async def test_a_lost_index_is_reported_by_every_search_and_to_the_admin(tmp_path: Path) -> None:
-    domain = await two_documents(tmp_path)
-    all_gone(tmp_path / "data" / "index" / f"domain_{domain}")
-    looking = Step((Use("search_documents", {"query": "paid leave"}),))
-    async with Rig(tmp_path, looking, say("I could not look it up.")) as rig:
+    domain = await upload_two_documents(tmp_path)
+    remove_all(tmp_path / "data" / "index" / f"domain_{domain}")
+    search_step = Step((Use("search_documents", {"query": "paid leave"}),))
+    async with Rig(tmp_path, search_step, say("I could not look it up.")) as rig:
         knowledge = rig.application.business.documents.knowledge
         assert "0 of 2 documents" in (await find(rig, domain, "paid leave"))["incomplete"]
         events = await rig.say(await rig.conversation(domain), "How many days of leave?")
-        (told,) = [event["content"] for event in events if event["type"] == "tool_result"]
-        assert told.startswith("The index of these documents was lost and is being rebuilt: 0 of 2 documents")
-        lost = await knowledge.lost.find(domain)
+        (tool_result,) = [event["content"] for event in events if event["type"] == "tool_result"]
+        assert tool_result.startswith("The index of these documents was lost and is being rebuilt: 0 of 2 documents")
+        lost_documents = await knowledge.lost.find(domain)
         async with knowledge.ingestion.pause(domain):
             assert await knowledge.recovery.recover(domain) == 2
             assert "0 of 2 documents" in (await find(rig, domain, "paid leave"))["incomplete"]
-            again = [await knowledge.ingestion.requeue(document.id, expected=document) for document in lost]
-            assert again == [False, False], "what is on its way already is not begun anew by another look"
-            shown = await rig.ok("GET", f"/api/domains/{domain}/reindex")
-            assert shown["rebuilding"] == {"done": 0, "of": 2}
+            requeued = [
+                await knowledge.ingestion.requeue(document.id, expected=document) for document in lost_documents
+            ]
+            assert requeued == [False, False], "what is on its way already is not begun anew by another look"
+            state = await rig.ok("GET", f"/api/domains/{domain}/reindex")
+            assert state["rebuilding"] == {"done": 0, "of": 2}
             health = await rig.ok("GET", "/api/health")
             assert (health["index"]["state"], health["index"]["mode"]) == ("degraded", "rebuilding")
             assert health["index"]["rebuilding"] == [{"domain": domain, "done": 0, "of": 2}]
-        await found_again(rig, domain, "paid leave")
-        await found_again(rig, domain, "car park")
+        await search_until_found(rig, domain, "paid leave")
+        await search_until_found(rig, domain, "car park")
 
 
 async def test_an_index_process_killed_during_ingestion_loses_no_document(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ async def test_an_index_process_killed_during_ingestion_loses_no_document(tmp_pa
         assert await index.count(f"domain_{domain}") == 20
 
 
-async def at_work(pipe: Path) -> int:
+async def open_write_end(pipe: Path) -> int:
     """Return a writing end of ``pipe`` once a process waits for its data."""
     with anyio.fail_after(SECONDS):
         while True:
@@ -232,7 +234,7 @@ async def test_a_collection_that_crashed_two_processes_is_set_aside(tmp_path: Pa
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(search)
             for _ in range(2):
-                writer = await at_work(pipe)
+                writer = await open_write_end(pipe)
                 pid = index.pid
                 assert pid is not None
                 os.kill(pid, signal.SIGBUS)
@@ -247,31 +249,31 @@ async def test_a_collection_that_crashed_two_processes_is_set_aside(tmp_path: Pa
 
 
 def suspect_of(*deaths: tuple[str, bool, float]) -> str | None:
-    heard = Deaths()
-    for collection, killed, at in deaths:
-        heard.note(Death(collection, killed, at))
-    return heard.take_suspect()
+    recorder = Deaths()
+    for collection, was_killed, second in deaths:
+        recorder.note(Death(collection, was_killed, second))
+    return recorder.take_suspect()
 
 
-def test_fault_injection_and_kills_report_the_cause_of_death() -> None:
+def test_a_collection_of_repeated_deaths_is_the_suspect() -> None:
     assert suspect_of(("law", False, 0), ("law", False, 9_000)) == "law"
     assert suspect_of(("law", False, 0), ("law@2", False, 1)) == "law@2", "generations of one collection"
     assert suspect_of(("law", False, 0), ("tax", False, 1)) is None
     assert suspect_of(("", False, 0), ("", False, 1)) is None, "it did nothing"
     assert suspect_of(("law", False, 0), ("law", True, 1)) is None, "somebody ended it"
-    killed = [("law", True, at * 60.0) for at in range(5)]
-    assert suspect_of(*killed) == "law", "for want of memory, each time over this one"
-    assert suspect_of(*killed[:4]) is None
-    assert suspect_of(*killed[:4], ("law", True, 601.0)) is None, "not in a row"
-    assert suspect_of(*killed[:4], ("tax", True, 241.0)) is None
-    assert suspect_of(*killed[:4], ("", True, 241.0)) is None
+    kills = [("law", True, number * 60.0) for number in range(5)]
+    assert suspect_of(*kills) == "law", "for want of memory, each time over this one"
+    assert suspect_of(*kills[:4]) is None
+    assert suspect_of(*kills[:4], ("law", True, 601.0)) is None, "not in a row"
+    assert suspect_of(*kills[:4], ("tax", True, 241.0)) is None
+    assert suspect_of(*kills[:4], ("", True, 241.0)) is None
 
 
 def test_a_suspect_is_named_once() -> None:
-    heard = Deaths()
+    recorder = Deaths()
     for _ in range(2):
-        heard.note(Death("law", False, 0))
-    assert (heard.take_suspect(), heard.take_suspect()) == ("law", None)
+        recorder.note(Death("law", False, 0))
+    assert (recorder.take_suspect(), recorder.take_suspect()) == ("law", None)
 
 
 async def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
@@ -289,33 +291,33 @@ async def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
 
 
 async def test_uploads_stop_at_the_disks_reserve(tmp_path: Path) -> None:
-    domain = await two_documents(tmp_path)
+    domain = await upload_two_documents(tmp_path)
     async with Rig(tmp_path, disk_reserve=2**60) as rig:
         path = f"/api/domains/{domain}/documents"
-        refused = await rig.refused("POST", path, files={"f": ("more.md", b"# More\n\nMore text.\n")})
-        assert refused[:2] == (507, "STORAGE_FULL")
-        assert "reserve" in refused[2]
+        refusal = await rig.refused("POST", path, files={"f": ("more.md", b"# More\n\nMore text.\n")})
+        assert refusal[:2] == (507, "STORAGE_FULL")
+        assert "reserve" in refusal[2]
         assert len((await rig.ok("GET", path))["items"]) == 2
         assert (await find(rig, domain, "paid leave"))["hits"], "searches go on"
         (rig.settings.workspaces / domain / "documents" / "by hand.md").write_bytes(b"# Hand\n\nPut there by hand.\n")
         await rig.ok("POST", f"{path}/rescan")
-        (item,) = [each for each in (await rig.ok("GET", path))["items"] if each["name"] == "by hand.md"]
-        settled = await rig.settled(domain, item["id"])
-        assert (settled["status"], settled["error"]["code"]) == ("failed", "STORAGE_FULL")
+        (item,) = [document for document in (await rig.ok("GET", path))["items"] if document["name"] == "by hand.md"]
+        refused_document = await rig.settled(domain, item["id"])
+        assert (refused_document["status"], refused_document["error"]["code"]) == ("failed", "STORAGE_FULL")
 
 
 async def test_one_domains_uploads_do_not_delay_anothers(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        large, small = await rig.domain(), await rig.domain()
-        path = f"/api/domains/{large}/documents"
+        large_domain, small_domain = await rig.domain(), await rig.domain()
+        path = f"/api/domains/{large_domain}/documents"
         files = [("file", (f"{number}.md", text_of(40 + number))) for number in range(48)]
-        made = await rig.ok("POST", path, files=files)
-        assert (await rig.upload(small, "leave.md", LEAVE))["status"] == "indexed"
+        answer = await rig.ok("POST", path, files=files)
+        assert (await rig.upload(small_domain, "leave.md", LEAVE))["status"] == "indexed"
         items = (await rig.ok("GET", path))["items"]
-        waiting = [item for item in items if item["status"] == "queued"]
-        assert len(waiting) >= 2, "the small one did not wait for what came before it"
-        for each in made["items"]:
-            assert (await rig.settled(large, each["id"]))["status"] == "indexed"
+        queued = [item for item in items if item["status"] == "queued"]
+        assert len(queued) >= 2, "the small one did not wait for what came before it"
+        for document in answer["items"]:
+            assert (await rig.settled(large_domain, document["id"]))["status"] == "indexed"
 
 
 async def test_owners_alternate_within_their_share_of_threads() -> None:

@@ -19,15 +19,15 @@ async def test_a_search_finds_whole_passages_within_the_domains_budget_and_alway
         domain = await rig.domain(retrievalTopK=8)
         await rig.upload(domain, "offices.md", text.encode())
         path = f"/api/domains/{domain}/documents/search"
-        whole = (await rig.ok("POST", path, {"query": "paid leave"}))["hits"]
-        assert len(whole) == 8
-        budget = tokens_of(whole[:3]) + 10
+        all_hits = (await rig.ok("POST", path, {"query": "paid leave"}))["hits"]
+        assert len(all_hits) == 8
+        budget = tokens_of(all_hits[:3]) + 10
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"retrievalTokens": budget}})
-        kept = (await rig.ok("POST", path, {"query": "paid leave"}))["hits"]
-        assert [hit["sentences"] for hit in kept] == [hit["sentences"] for hit in whole[:3]], "none is cut"
+        budget_hits = (await rig.ok("POST", path, {"query": "paid leave"}))["hits"]
+        assert [hit["sentences"] for hit in budget_hits] == [hit["sentences"] for hit in all_hits[:3]], "none is cut"
         events = await rig.say(await rig.conversation(domain), "How many days?")
-        (found,) = [event["hits"] for event in events if event["type"] == "retrieval"]
-        assert len(found) == 3
+        (event_hits,) = [event["hits"] for event in events if event["type"] == "retrieval"]
+        assert len(event_hits) == 3
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"retrievalTokens": 100}})
-        best = (await rig.ok("POST", path, {"query": "paid leave"}))["hits"]
-        assert [hit["sentences"] for hit in best] == [whole[0]["sentences"]]
+        best_hits = (await rig.ok("POST", path, {"query": "paid leave"}))["hits"]
+        assert [hit["sentences"] for hit in best_hits] == [all_hits[0]["sentences"]]

@@ -13,14 +13,14 @@ OTHER = b"# Travel\n\nPaid travel is by train. Leave early.\n"
 WORDS = ("twenty-five", "Holidays")
 
 
-async def searched(rig: Rig, domain: str) -> Json:
-    made: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
-    return made
+async def search_paid_leave(rig: Rig, domain: str) -> Json:
+    answer: Json = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "paid leave"})
+    return answer
 
 
-async def kept(rig: Rig, domain: str, retrieval: str) -> Json:
-    found: Json = await rig.ok("GET", f"/api/domains/{domain}/retrievals/{retrieval}")
-    return found
+async def read_retrieval(rig: Rig, domain: str, retrieval: str) -> Json:
+    trace: Json = await rig.ok("GET", f"/api/domains/{domain}/retrievals/{retrieval}")
+    return trace
 
 
 def stored_bytes(rig: Rig) -> bytes:
@@ -31,23 +31,23 @@ def stored_bytes(rig: Rig) -> bytes:
 async def test_a_stored_search_shows_a_deleted_documents_hit_as_removed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        gone = await rig.upload(domain, "secret plan.md", TEXT)
-        stays = await rig.upload(domain, "travel.md", OTHER)
-        made = await searched(rig, domain)
-        assert {hit["documentId"] for hit in made["hits"]} == {gone["id"], stays["id"]}
-        assert (await kept(rig, domain, made["retrievalId"]))["hits"] == made["hits"]
-        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{gone['id']}")
-        shown = await kept(rig, domain, made["retrievalId"])
-        hits = {hit["documentId"]: hit for hit in shown["hits"]}
-        before = {hit["documentId"]: hit for hit in made["hits"]}
-        removed = hits[gone["id"]]
-        assert removed == before[gone["id"]] | {
+        deleted = await rig.upload(domain, "secret plan.md", TEXT)
+        remaining = await rig.upload(domain, "travel.md", OTHER)
+        answer = await search_paid_leave(rig, domain)
+        assert {hit["documentId"] for hit in answer["hits"]} == {deleted["id"], remaining["id"]}
+        assert (await read_retrieval(rig, domain, answer["retrievalId"]))["hits"] == answer["hits"]
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{deleted['id']}")
+        trace = await read_retrieval(rig, domain, answer["retrievalId"])
+        hits = {hit["documentId"]: hit for hit in trace["hits"]}
+        before = {hit["documentId"]: hit for hit in answer["hits"]}
+        deleted_hit = hits[deleted["id"]]
+        assert deleted_hit == before[deleted["id"]] | {
             "documentName": "[removed]",
             "headingPath": [],
             "sentences": [],
         }
-        assert hits[stays["id"]] == before[stays["id"]]
-        assert not any(word in str(shown) for word in (*WORDS, "secret plan"))
+        assert hits[remaining["id"]] == before[remaining["id"]]
+        assert not any(word in str(trace) for word in (*WORDS, "secret plan"))
 
 
 @pytest.mark.sqlite("reads the file")
@@ -55,7 +55,7 @@ async def test_no_text_of_a_passage_is_in_the_database_after_a_search(tmp_path: 
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
-        await searched(rig, domain)
+        await search_paid_leave(rig, domain)
     assert b"paid leave" in stored_bytes(rig), "the question is kept"
     assert b"twenty-five" not in stored_bytes(rig)
 
@@ -65,10 +65,10 @@ async def test_a_stored_search_of_a_changed_document_shows_its_name_without_text
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
         document = await rig.upload(domain, "a.md", TEXT)
-        made = await searched(rig, domain)
+        answer = await search_paid_leave(rig, domain)
         await rig.ok("POST", f"{path}?replace=true", files={"f": ("a.md", OTHER)})
         await rig.settled(domain, document["id"])
-        (hit,) = (await kept(rig, domain, made["retrievalId"]))["hits"]
+        (hit,) = (await read_retrieval(rig, domain, answer["retrievalId"]))["hits"]
         assert (hit["documentId"], hit["documentName"], hit["sentences"]) == (document["id"], "a.md", [])
 
 
@@ -76,10 +76,10 @@ async def test_without_the_index_a_stored_search_has_names_and_scores(tmp_path: 
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
-        made = await searched(rig, domain)
+        answer = await search_paid_leave(rig, domain)
     async with Rig(tmp_path, qdrant_url="http://127.0.0.1:9") as rig:
-        (hit,) = (await kept(rig, domain, made["retrievalId"]))["hits"]
-        assert (hit["documentName"], hit["score"], hit["sentences"]) == ("a.md", made["hits"][0]["score"], [])
+        (hit,) = (await read_retrieval(rig, domain, answer["retrievalId"]))["hits"]
+        assert (hit["documentName"], hit["score"], hit["sentences"]) == ("a.md", answer["hits"][0]["score"], [])
 
 
 async def test_hits_beyond_the_weighed_candidates_are_shown_too(tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ async def test_hits_beyond_the_weighed_candidates_are_shown_too(tmp_path: Path) 
         await rig.ok("POST", f"/api/domains/{domain}/documents", files=texts)
         await rig.taken_up(domain)
         search = {"query": "paid leave", "topK": 50}
-        made = await rig.ok("POST", f"/api/domains/{domain}/documents/search", search)
-        assert len(made["hits"]) == 50
-        assert (await kept(rig, domain, made["retrievalId"]))["hits"] == made["hits"]
+        answer = await rig.ok("POST", f"/api/domains/{domain}/documents/search", search)
+        assert len(answer["hits"]) == 50
+        assert (await read_retrieval(rig, domain, answer["retrievalId"]))["hits"] == answer["hits"]
 
 
 async def test_a_search_by_the_model_is_stored_the_same_way(tmp_path: Path) -> None:
@@ -100,48 +100,52 @@ async def test_a_search_by_the_model_is_stored_the_same_way(tmp_path: Path) -> N
         await rig.upload(domain, "a.md", TEXT)
         await rig.say(await rig.conversation(domain), "How many?")
         (line,) = (await rig.ok("GET", f"/api/domains/{domain}/retrievals"))["items"]
-        (hit,) = (await kept(rig, domain, line["retrievalId"]))["hits"]
+        (hit,) = (await read_retrieval(rig, domain, line["retrievalId"]))["hits"]
         assert "twenty-five" in hit["sentences"][-1]["text"]
 
 
 async def test_a_member_reads_the_searches_of_own_conversations_and_no_others(tmp_path: Path) -> None:
     search = use("search_documents", query="paid leave")
     async with Rig(tmp_path, search, say("Read."), search, say("Read too.")) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         await rig.upload(domain, "a.md", TEXT)
-        by_admin = await searched(rig, domain)
-        keys = {name: bearer(await make_key(rig, name, "member", domain, other)) for name in ("ann", "bob")}
-        spoken = {}
+        admin_search = await search_paid_leave(rig, domain)
+        keys = {name: bearer(await make_key(rig, name, "member", domain, other_domain)) for name in ("ann", "bob")}
+        member_searches = {}
         for name, key in keys.items():
-            made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=key)
-            path = f"/api/conversations/{made['id']}/messages"
+            created = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=key)
+            path = f"/api/conversations/{created['id']}/messages"
             text = (await rig.http.post(path, json={"content": "Leave?"}, headers=key)).text
-            (found,) = [event for event in events_of(text) if event["type"] == "retrieval"]
-            spoken[name] = (made["id"], found["turnId"], found["retrievalId"])
-        path, (conversation, turn, retrieval) = f"/api/domains/{domain}/retrievals", spoken["ann"]
-        listed = await rig.ok("GET", path, params={"conversationId": conversation}, headers=keys["ann"])
-        (line,) = listed["items"]
+            (retrieval_event,) = [event for event in events_of(text) if event["type"] == "retrieval"]
+            member_searches[name] = (created["id"], retrieval_event["turnId"], retrieval_event["retrievalId"])
+        path, (conversation, turn, retrieval) = f"/api/domains/{domain}/retrievals", member_searches["ann"]
+        listing = await rig.ok("GET", path, params={"conversationId": conversation}, headers=keys["ann"])
+        (line,) = listing["items"]
         assert (line["retrievalId"], line["conversationId"], line["turnId"]) == (retrieval, conversation, turn)
         assert line["query"] == "paid leave"
-        shown = await rig.ok("GET", f"{path}/{retrieval}", headers=keys["ann"])
-        assert shown["hits"]
-        assert (shown["conversationId"], shown["turnId"]) == (conversation, turn)
-        for others in (by_admin["retrievalId"], spoken["bob"][2]):
-            refused = await rig.refused("GET", f"{path}/{others}", headers=keys["ann"])
-            assert refused[:2] == (404, "RETRIEVAL_NOT_FOUND")
-        theirs = {"conversationId": spoken["bob"][0]}
-        assert (await rig.refused("GET", path, params=theirs, headers=keys["ann"]))[:2] == (
+        own_trace = await rig.ok("GET", f"{path}/{retrieval}", headers=keys["ann"])
+        assert own_trace["hits"]
+        assert (own_trace["conversationId"], own_trace["turnId"]) == (conversation, turn)
+        for other_id in (admin_search["retrievalId"], member_searches["bob"][2]):
+            refusal = await rig.refused("GET", f"{path}/{other_id}", headers=keys["ann"])
+            assert refusal[:2] == (404, "RETRIEVAL_NOT_FOUND")
+        params_of_bob = {"conversationId": member_searches["bob"][0]}
+        assert (await rig.refused("GET", path, params=params_of_bob, headers=keys["ann"]))[:2] == (
             404,
             "CONVERSATION_NOT_FOUND",
         )
-        elsewhere = f"/api/domains/{other}/retrievals"
-        named = {"conversationId": conversation}
-        assert (await rig.ok("GET", elsewhere, params=named, headers=keys["ann"]))["items"] == []
+        other_path = f"/api/domains/{other_domain}/retrievals"
+        params_of_ann = {"conversationId": conversation}
+        assert (await rig.ok("GET", other_path, params=params_of_ann, headers=keys["ann"]))["items"] == []
         assert (await rig.refused("GET", path, headers=keys["ann"]))[:2] == (403, "FORBIDDEN")
-        by_all = (await rig.ok("GET", path))["items"]
-        assert [each["retrievalId"] for each in by_all] == [spoken["bob"][2], retrieval, by_admin["retrievalId"]]
-        assert "conversationId" not in by_all[2]
-        assert len((await rig.ok("GET", path, params=theirs))["items"]) == 1
+        all_traces = (await rig.ok("GET", path))["items"]
+        assert [trace["retrievalId"] for trace in all_traces] == [
+            member_searches["bob"][2],
+            retrieval,
+            admin_search["retrievalId"],
+        ]
+        assert "conversationId" not in all_traces[2]
+        assert len((await rig.ok("GET", path, params=params_of_bob))["items"]) == 1
 
 
 async def test_searches_are_deleted_with_their_conversation(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def recorded(workspace: Path) -> Path:
+def recorded_folder(workspace: Path) -> Path:
     """Return a new copy of the recorded memory, as the domain memory of the role `assistant`."""
     folder = workspace / ".promptx" / "cognition" / ROLE
     folder.mkdir(parents=True)

@@ -31,7 +31,7 @@ PURE = ["errors", "ids", "dpml", "lint", "network", "tokenizer"]
 EFFECTS = {"os", "io", "time", "datetime", "random", "sqlite3", "threading", "asyncio", "anyio", "subprocess", "shutil"}
 
 
-def imported(module: str) -> set[str]:
+def imports_of(module: str) -> set[str]:
     tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
     names: set[str] = set()
     for node in ast.walk(tree):
@@ -48,9 +48,9 @@ def test_every_module_is_in_the_order_the_package_states() -> None:
 
 @pytest.mark.parametrize("module", ORDER)
 def test_a_module_imports_only_modules_listed_before_it(module: str) -> None:
-    ours = {name.split(".")[2] for name in imported(module) if name.startswith("mcp_servers.promptx.")}
-    assert ours <= set(ORDER[: ORDER.index(module)])
-    assert not any(name.split(".")[0] == "agentic_rag" for name in imported(module))
+    package_modules = {name.split(".")[2] for name in imports_of(module) if name.startswith("mcp_servers.promptx.")}
+    assert package_modules <= set(ORDER[: ORDER.index(module)])
+    assert not any(name.split(".")[0] == "agentic_rag" for name in imports_of(module))
 
 
 def test_only_the_standalone_command_reads_the_environment() -> None:
@@ -60,7 +60,7 @@ def test_only_the_standalone_command_reads_the_environment() -> None:
 
 @pytest.mark.parametrize("module", PURE)
 def test_the_core_is_pure(module: str) -> None:
-    assert not {name.split(".")[0] for name in imported(module)} & EFFECTS
+    assert not {name.split(".")[0] for name in imports_of(module)} & EFFECTS
     tree = ast.parse((PACKAGE / f"{module}.py").read_text("utf-8"))
     calls = [node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     assert "open" not in calls

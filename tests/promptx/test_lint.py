@@ -17,7 +17,7 @@ NO_BUILTIN = Path(__file__).parent / "none"
 
 
 @pytest.fixture
-def broken(workspace: Path) -> RoleLibrary:
+def broken_library(workspace: Path) -> RoleLibrary:
     folder = workspace / ".promptx" / "resource"
     shutil.copytree(DATA / "broken_roles", folder)
     # Two that are not UTF-8, so they are not files of this repository.
@@ -28,13 +28,13 @@ def broken(workspace: Path) -> RoleLibrary:
     return RoleLibrary(workspace, NO_BUILTIN)
 
 
-def test_twenty_broken_roles_have_the_expected_findings(broken: RoleLibrary) -> None:
+def test_twenty_broken_roles_have_the_expected_findings(broken_library: RoleLibrary) -> None:
     expected = (DATA / "broken_roles.txt").read_text("utf-8").splitlines()
-    assert [str(finding) for finding in broken.check()] == expected
+    assert [str(finding) for finding in broken_library.check()] == expected
 
 
-def test_every_broken_role_has_a_finding_with_place_and_hint(broken: RoleLibrary) -> None:
-    findings = broken.check()
+def test_every_broken_role_has_a_finding_with_place_and_hint(broken_library: RoleLibrary) -> None:
+    findings = broken_library.check()
     numbers = {Path(finding.file).name[:2] for finding in findings}
     assert numbers == {f"{number:02}" for number in range(1, 21)}
     assert all(finding.line >= 1 and finding.column >= 1 and finding.hint for finding in findings)
@@ -45,7 +45,9 @@ def test_one_role_is_checked_with_the_files_it_names(resources: Path, workspace:
     (resources / "t.thought.md").write_text("<thought>unclosed")
     (resources / "b.role.md").write_text("nothing")
     library = RoleLibrary(workspace, NO_BUILTIN)
-    assert [(one.file, one.code) for one in library.check("a")] == [(".promptx/resource/t.thought.md", "unclosed")]
+    assert [(finding.file, finding.code) for finding in library.check("a")] == [
+        (".promptx/resource/t.thought.md", "unclosed")
+    ]
     with pytest.raises(UnknownRole):
         library.check("c")
 
@@ -58,15 +60,15 @@ def test_the_built_in_roles_are_clean() -> None:
 
 @pytest.mark.attack(kind="files")
 def test_huge_files_devices_and_outside_links_are_refused_unread(resources: Path, workspace: Path) -> None:
-    with (resources / "giant.role.md").open("wb") as giant:
-        giant.truncate(50_000_000)
+    with (resources / "giant.role.md").open("wb") as file:
+        file.truncate(50_000_000)
     (resources / "long.role.md").write_text("<role><personality>" + "é" * 1_000_001 + "</personality></role>")
     os.mkfifo(resources / "pipe.role.md")
     (workspace / "outside.md").write_text("<role><personality>secret</personality></role>")
     (resources / "out.role.md").symlink_to(workspace / "outside.md")
     (resources / "gone.role.md").symlink_to(resources / "nowhere.md")
     (resources / "loop.role.md").symlink_to(resources / "loop.role.md")
-    codes = {Path(one.file).name: one.code for one in RoleLibrary(workspace, NO_BUILTIN).check()}
+    codes = {Path(finding.file).name: finding.code for finding in RoleLibrary(workspace, NO_BUILTIN).check()}
     assert codes == {
         "giant.role.md": "too-large",
         "long.role.md": "too-large",
@@ -79,7 +81,7 @@ def test_huge_files_devices_and_outside_links_are_refused_unread(resources: Path
 
 def test_a_long_role_gets_a_warning_that_it_fills_the_context(resources: Path, workspace: Path) -> None:
     (resources / "long.role.md").write_text(f"<role><personality>{'word ' * 7000}</personality></role>")
-    assert [one.code for one in RoleLibrary(workspace, NO_BUILTIN).check()] == ["long"]
+    assert [finding.code for finding in RoleLibrary(workspace, NO_BUILTIN).check()] == ["long"]
 
 
 @pytest.mark.parametrize("size", [128 * 1024, 128 * 1024 + 1])
@@ -89,34 +91,36 @@ def test_a_role_over_128_kib_is_refused_with_its_name_and_the_limit(
     frame = "<role><personality></personality></role>"
     (resources / "long.role.md").write_text(frame.replace("><", ">" + "x" * (size - len(frame)) + "<", 1))
     library = RoleLibrary(workspace, NO_BUILTIN)
-    problems = [str(one) for one in library.check() if one.severity == "error" and one.code != "outside"]
+    problems = [
+        str(finding) for finding in library.check() if finding.severity == "error" and finding.code != "outside"
+    ]
     assert bool(problems) is (size > 128 * 1024)
-    assert all("long.role.md" in one and "too-large" in one and "128 KiB" in one for one in problems)
+    assert all("long.role.md" in problem and "too-large" in problem and "128 KiB" in problem for problem in problems)
 
 
 def test_an_unchanged_role_is_checked_once_and_a_changed_one_again(resources: Path, workspace: Path) -> None:
     path = resources / "once.role.md"
     library = RoleLibrary(workspace, NO_BUILTIN)
-    examined = []
+    miss_counts = []
     for _ in range(3):
-        for said in ("first", "second"):
-            path.write_text(f"<role><personality>{said} @!thought://missing</personality></role>")
+        for word in ("first", "second"):
+            path.write_text(f"<role><personality>{word} @!thought://missing</personality></role>")
             before = _examine.cache_info().misses
-            assert [one.code for one in library.activate("once").findings] == ["missing-reference"]
-            examined.append(_examine.cache_info().misses - before)
-    assert examined == [1, 1, 0, 0, 0, 0]
+            assert [finding.code for finding in library.activate("once").findings] == ["missing-reference"]
+            miss_counts.append(_examine.cache_info().misses - before)
+    assert miss_counts == [1, 1, 0, 0, 0, 0]
 
 
 def test_a_new_file_is_noticed_by_a_role_that_was_checked_before(resources: Path, workspace: Path) -> None:
     (resources / "a.role.md").write_text("<role><personality>@!thought://t</personality></role>")
     library = RoleLibrary(workspace, NO_BUILTIN)
-    assert [one.code for one in library.activate("a").findings] == ["missing-reference"]
+    assert [finding.code for finding in library.activate("a").findings] == ["missing-reference"]
     (resources / "t.thought.md").write_text("<thought>here</thought>")
     assert library.activate("a").findings == ()
 
 
 @pytest.mark.parametrize(
-    ("code", "found"),
+    ("code", "is_reported"),
     [
         ("```\n<plam>\n```", False),
         ("````\n```\n<plam>\n````", False),
@@ -131,10 +135,12 @@ def test_a_new_file_is_noticed_by_a_role_that_was_checked_before(resources: Path
         ("``` a ` b\n<plam>\n```", True),
     ],
 )
-def test_a_tag_in_a_closed_code_fence_is_an_example(resources: Path, workspace: Path, code: str, found: bool) -> None:
+def test_a_tag_in_a_closed_code_fence_is_an_example(
+    resources: Path, workspace: Path, code: str, is_reported: bool
+) -> None:
     (resources / "a.role.md").write_text(f"<role>\n<personality>\n{code}\n</personality>\n</role>")
-    codes = [one.code for one in RoleLibrary(workspace, NO_BUILTIN).check()]
-    assert codes == (["unknown-tag"] if found else [])
+    codes = [finding.code for finding in RoleLibrary(workspace, NO_BUILTIN).check()]
+    assert codes == (["unknown-tag"] if is_reported else [])
 
 
 FIELD = Path(__file__).parents[1] / "fixtures" / "field"
@@ -157,11 +163,11 @@ def test_references_in_comments_are_ignored_and_comments_in_code_are_text(resour
     (resources / "web.role.md").write_text(text)
     library = RoleLibrary(workspace, NO_BUILTIN)
     assert library.check() == []
-    shown = library.activate("web").text
-    assert "<!-- kept -->" in shown
-    assert "`<!-- so -->`" in shown
-    assert "that never comes" in shown
-    assert "gone" not in shown
+    text_shown = library.activate("web").text
+    assert "<!-- kept -->" in text_shown
+    assert "`<!-- so -->`" in text_shown
+    assert "that never comes" in text_shown
+    assert "gone" not in text_shown
 
 
 @pytest.mark.parametrize(

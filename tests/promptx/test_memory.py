@@ -26,10 +26,10 @@ from .conftest import ROLE
 NOW = 1_795_300_000_000
 
 
-def engram(**changed: Any) -> dict[str, Any]:
+def make_engram(**fields: Any) -> dict[str, Any]:
     return {"content": "the notice period is two months", "schema": "contract notice period", "strength": 0.7} | {
         "type": "ATOMIC",
-        **changed,
+        **fields,
     }
 
 
@@ -37,69 +37,74 @@ def remember(memory: Memory, batch: list[Any], now_ms: int) -> list[Engram]:
     return list(memory.remember(read_batch(batch), now_ms).saved)
 
 
-def network_file(folder: Path) -> dict[str, Any]:
+def read_network(folder: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((folder / "network.json").read_text("utf-8"))
     return content
 
 
-def rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
+def read_rows(folder: Path, sql: str) -> list[tuple[Any, ...]]:
     with sqlite3.connect(folder / "engrams.db") as connection:
-        found = connection.execute(sql).fetchall()
+        result = connection.execute(sql).fetchall()
     connection.close()
-    return found
+    return result
 
 
 def test_a_memory_is_stored_in_promptx_columns(tmp_path: Path) -> None:
-    [saved] = remember(Memory(Folder(tmp_path / ROLE)), [engram(schema="合同 - notice - 合同", strength=0)], NOW)
-    stamp, _, suffix = saved.id.partition("_")
+    [engram_saved] = remember(
+        Memory(Folder(tmp_path / ROLE)), [make_engram(schema="合同 - notice - 合同", strength=0)], NOW
+    )
+    stamp, _, suffix = engram_saved.id.partition("_")
     assert stamp == str(NOW)
     assert len(suffix) == 9
     assert set(suffix) <= set("0123456789abcdefghijklmnopqrstuvwxyz")
-    assert rows(tmp_path / ROLE, "SELECT * FROM engrams") == [
-        (saved.id, saved.content, '["合同","notice","合同"]', "ATOMIC", NOW, 0.0, "{}")
+    assert read_rows(tmp_path / ROLE, "SELECT * FROM engrams") == [
+        (engram_saved.id, engram_saved.content, '["合同","notice","合同"]', "ATOMIC", NOW, 0.0, "{}")
     ]
-    assert rows(tmp_path / ROLE, "SELECT * FROM cue_index") == [("合同", saved.id), ("notice", saved.id)]
-    assert rows(tmp_path / ROLE, "PRAGMA journal_mode") == [("wal",)]
+    assert read_rows(tmp_path / ROLE, "SELECT * FROM cue_index") == [
+        ("合同", engram_saved.id),
+        ("notice", engram_saved.id),
+    ]
+    assert read_rows(tmp_path / ROLE, "PRAGMA journal_mode") == [("wal",)]
 
 
 def test_strength_zero_is_stored_as_zero_and_raised_only_in_the_weight(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    remember(memory, [engram(schema="a b", strength=0)], NOW)
-    found = memory.recall("a", "balanced", NOW)
-    assert found.engrams[0].strength == 0
-    assert found.edges[1].weight == NOW * 0.8
+    remember(memory, [make_engram(schema="a b", strength=0)], NOW)
+    recollection = memory.recall("a", "balanced", NOW)
+    assert recollection.engrams[0].strength == 0
+    assert recollection.edges[1].weight == NOW * 0.8
 
 
 BAD_ENGRAMS = {
-    "one keyword": (engram(schema="alone"), "schema gives 1 keyword(s), at least 2 are needed."),
-    "strength above 1": (engram(strength=1.01), "strength must be a number from 0 to 1."),
-    "negative strength": (engram(strength=-0.1), "strength must be a number from 0 to 1."),
-    "strength as text": (engram(strength="0.5"), "strength must be a number from 0 to 1."),
-    "strength as truth": (engram(strength=True), "strength must be a number from 0 to 1."),
-    "strength not a number": (engram(strength=float("nan")), "strength must be a number from 0 to 1."),
-    "strength beyond floats": (engram(strength=10**400), "strength must be a number from 0 to 1."),
-    "unknown type": (engram(type="FACT"), "type must be ATOMIC, LINK or PATTERN, not 'FACT'."),
+    "one keyword": (make_engram(schema="alone"), "schema gives 1 keyword(s), at least 2 are needed."),
+    "strength above 1": (make_engram(strength=1.01), "strength must be a number from 0 to 1."),
+    "negative strength": (make_engram(strength=-0.1), "strength must be a number from 0 to 1."),
+    "strength as text": (make_engram(strength="0.5"), "strength must be a number from 0 to 1."),
+    "strength as truth": (make_engram(strength=True), "strength must be a number from 0 to 1."),
+    "strength not a number": (make_engram(strength=float("nan")), "strength must be a number from 0 to 1."),
+    "strength beyond floats": (make_engram(strength=10**400), "strength must be a number from 0 to 1."),
+    "unknown type": (make_engram(type="FACT"), "type must be ATOMIC, LINK or PATTERN, not 'FACT'."),
     "no type": ({"content": "c", "schema": "a b", "strength": 1}, "type must be ATOMIC, LINK or PATTERN, not 'None'."),
-    "blank content": (engram(content=" \n"), "content must be text that is not empty."),
-    "content as number": (engram(content=5), "content must be text that is not empty."),
-    "a megabyte": (engram(content="x" * 1_000_000), f"content has 1000000 characters, {MAX_CONTENT} are allowed."),
-    "schema as list": (engram(schema=["a", "b"]), "schema must be text"),
-    "endless schema": (engram(schema="a b " * 5000), "schema is too long"),
-    "NUL": (engram(content="a\0b"), "content or schema contains NUL or a lone surrogate"),
-    "lone surrogate": (engram(schema="a \ud800"), "content or schema contains NUL or a lone surrogate"),
+    "blank content": (make_engram(content=" \n"), "content must be text that is not empty."),
+    "content as number": (make_engram(content=5), "content must be text that is not empty."),
+    "a megabyte": (make_engram(content="x" * 1_000_000), f"content has 1000000 characters, {MAX_CONTENT} are allowed."),
+    "schema as list": (make_engram(schema=["a", "b"]), "schema must be text"),
+    "endless schema": (make_engram(schema="a b " * 5000), "schema is too long"),
+    "NUL": (make_engram(content="a\0b"), "content or schema contains NUL or a lone surrogate"),
+    "lone surrogate": (make_engram(schema="a \ud800"), "content or schema contains NUL or a lone surrogate"),
     "not an object": ("a b", "must be an object"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_ENGRAMS)
 def test_a_bad_engram_names_its_index_and_none_of_the_batch_is_saved(tmp_path: Path, case: str) -> None:
-    bad, reason = BAD_ENGRAMS[case]
+    bad_engram, reason = BAD_ENGRAMS[case]
     memory = Memory(Folder(tmp_path / ROLE))
-    with pytest.raises(BadEngram) as caught:
-        remember(memory, [engram(), bad, engram()], NOW)
-    assert caught.value.index == 1
-    assert caught.value.reason.startswith(reason)
-    assert str(caught.value).startswith("engrams[1]: ")
+    with pytest.raises(BadEngram) as exc_info:
+        remember(memory, [make_engram(), bad_engram, make_engram()], NOW)
+    assert exc_info.value.index == 1
+    assert exc_info.value.reason.startswith(reason)
+    assert str(exc_info.value).startswith("engrams[1]: ")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,7 +113,7 @@ def test_an_empty_batch_and_an_endless_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadEngram, match="the batch is empty"):
         remember(memory, [], NOW)
     with pytest.raises(BadEngram, match="at most 100"):
-        remember(memory, [engram()] * (MAX_BATCH + 1), NOW)
+        remember(memory, [make_engram()] * (MAX_BATCH + 1), NOW)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -122,73 +127,73 @@ def test_an_empty_batch_and_an_endless_one_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_recall_names_the_field(tmp_path: Path, query: str | list[str], mode: str, field: str) -> None:
-    with pytest.raises(BadRecall) as caught:
+    with pytest.raises(BadRecall) as exc_info:
         Memory(Folder(tmp_path / ROLE)).recall(query, mode, NOW)
-    assert caught.value.field == field
+    assert exc_info.value.field == field
 
 
 def test_a_recall_from_an_empty_memory_creates_nothing(tmp_path: Path) -> None:
-    found = Memory(Folder(tmp_path / ROLE)).recall("a", "balanced", NOW)
-    assert (found.mind.activated, found.engrams, found.overview) == (["mind"], (), ())
+    recollection = Memory(Folder(tmp_path / ROLE)).recall("a", "balanced", NOW)
+    assert (recollection.mind.activated, recollection.engrams, recollection.overview) == (["mind"], (), ())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_query_the_strongest_memories_follow_the_map_within_a_budget(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    remember(memory, [engram(content=f"{n} " * 500, strength=n / 10) for n in range(10)], NOW)
-    found = memory.recall(None, "balanced", NOW)
-    assert found.engrams == ()
-    assert [one.strength for one in found.overview] == [0.9, 0.8, 0.7, 0.6]
-    assert found.mind.activated == ["mind", "contract", "notice", "period"]
+    remember(memory, [make_engram(content=f"{n} " * 500, strength=n / 10) for n in range(10)], NOW)
+    recollection = memory.recall(None, "balanced", NOW)
+    assert recollection.engrams == ()
+    assert [recalled.strength for recalled in recollection.overview] == [0.9, 0.8, 0.7, 0.6]
+    assert recollection.mind.activated == ["mind", "contract", "notice", "period"]
 
 
 def test_a_query_without_a_cue_returns_the_map_and_is_marked(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    remember(memory, [engram()], NOW)
-    found = memory.recall("weather", "balanced", NOW)
-    assert (found.fallback, found.engrams, len(found.overview)) == ("dmn", (), 1)
+    remember(memory, [make_engram()], NOW)
+    recollection = memory.recall("weather", "balanced", NOW)
+    assert (recollection.fallback, recollection.engrams, len(recollection.overview)) == ("dmn", (), 1)
 
 
 def test_a_chinese_sentence_finds_the_cues_it_contains(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    remember(memory, [engram(schema="合同期限 续签", content="合同期限为两年")], NOW)
-    found = memory.recall("请问合同期限是多久？", "balanced", NOW)
-    assert (found.fallback, found.center) == ("contained", "合同期限")
-    assert [one.content for one in found.engrams] == ["合同期限为两年"]
+    remember(memory, [make_engram(schema="合同期限 续签", content="合同期限为两年")], NOW)
+    recollection = memory.recall("请问合同期限是多久？", "balanced", NOW)
+    assert (recollection.fallback, recollection.center) == ("contained", "合同期限")
+    assert [recalled.content for recalled in recollection.engrams] == ["合同期限为两年"]
 
 
 def test_recall_counts_reach_the_file_by_the_next_remember_and_survive_a_restart(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    remember(memory, [engram(schema="a b")], NOW)
+    remember(memory, [make_engram(schema="a b")], NOW)
     memory.save()
     memory.recall("a", "balanced", NOW)
     memory.recall("a", "balanced", NOW)
-    remember(memory, [engram(schema="c d")], NOW + 1)
+    remember(memory, [make_engram(schema="c d")], NOW + 1)
     memory.save()
     memory.close()
     memory.recall("b", "balanced", NOW)
     memory.save()
-    counts = {word: cue["recallFrequency"] for word, cue in network_file(memory.folder.path)["cues"].items()}
+    counts = {word: cue["recallFrequency"] for word, cue in read_network(memory.folder.path)["cues"].items()}
     assert counts == {"a": 6, "b": 6, "c": 2, "d": 2}  # the last recall fell back to the hubs: all four
 
 
 def test_counts_saved_by_another_process_are_added(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    remember(memory, [engram(schema="a b")], NOW)
+    remember(memory, [make_engram(schema="a b")], NOW)
     memory.save()
     memory.recall("a", "balanced", NOW)
-    content = network_file(memory.folder.path)
+    content = read_network(memory.folder.path)
     content["cues"]["a"]["recallFrequency"] = 10
     (memory.folder.path / "network.json").write_text(json.dumps(content, indent=2), "utf-8")
     memory.save()
-    assert network_file(memory.folder.path)["cues"]["a"]["recallFrequency"] == 12
+    assert read_network(memory.folder.path)["cues"]["a"]["recallFrequency"] == 12
 
 
 def test_the_network_file_names_the_newest_engram_and_lists_integers_first(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    first, second = remember(memory, [engram(schema="b 10 a"), engram(schema="9 b")], NOW)
+    first, second = remember(memory, [make_engram(schema="b 10 a"), make_engram(schema="9 b")], NOW)
     memory.save()
-    content = network_file(memory.folder.path)
+    content = read_network(memory.folder.path)
     assert list(content) == ["version", "timestamp", "newestEngram", "cues"]
     assert content["newestEngram"] == second.id
     assert list(content["cues"]) == ["9", "10", "b", "a"]
@@ -201,45 +206,46 @@ def test_the_network_file_names_the_newest_engram_and_lists_integers_first(tmp_p
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"cues": {"a": 1}}', "\udcff", "{}" * 100])
-def test_a_corrupt_network_is_rebuilt_from_the_engrams(recorded: Path, damage: str) -> None:
-    memory = Memory(Folder(recorded))
+def test_a_corrupt_network_is_rebuilt_from_the_engrams(recorded_folder: Path, damage: str) -> None:
+    memory = Memory(Folder(recorded_folder))
     expected = memory.recall(None, "balanced", NOW).mindmap
     memory.close()
-    (recorded / "network.json").write_bytes(damage.encode("utf-8", "surrogateescape"))
+    (recorded_folder / "network.json").write_bytes(damage.encode("utf-8", "surrogateescape"))
     assert memory.recall(None, "balanced", NOW).mindmap == expected
     memory.save()
-    assert len(network_file(recorded)["cues"]) == 28
+    assert len(read_network(recorded_folder)["cues"]) == 28
 
 
-def test_a_network_truncated_at_any_line_is_rebuilt_from_the_engrams(recorded: Path) -> None:
-    lines = (recorded / "network.json").read_text("utf-8").splitlines(keepends=True)
-    for cut in range(0, len(lines), 97):
-        (recorded / "network.json").write_text("".join(lines[:cut]), "utf-8")
-        assert len(Memory(Folder(recorded)).recall(None, "balanced", NOW).mind.activated) > 15
+def test_a_network_truncated_at_any_line_is_rebuilt_from_the_engrams(recorded_folder: Path) -> None:
+    lines = (recorded_folder / "network.json").read_text("utf-8").splitlines(keepends=True)
+    for line_count in range(0, len(lines), 97):
+        (recorded_folder / "network.json").write_text("".join(lines[:line_count]), "utf-8")
+        assert len(Memory(Folder(recorded_folder)).recall(None, "balanced", NOW).mind.activated) > 15
 
 
-def test_an_outdated_network_is_completed_and_keeps_its_counts(recorded: Path) -> None:
-    content = network_file(recorded)
-    kept = dict(list(content["cues"].items())[:5])
-    (recorded / "network.json").write_text(json.dumps(content | {"cues": kept}), "utf-8")  # and on one line
-    Memory(Folder(recorded)).save()
-    cues = network_file(recorded)["cues"]
+def test_an_outdated_network_is_completed_and_keeps_its_counts(recorded_folder: Path) -> None:
+    content = read_network(recorded_folder)
+    first_cues = dict(list(content["cues"].items())[:5])
+    # The outdated file is also on one line.
+    (recorded_folder / "network.json").write_text(json.dumps(content | {"cues": first_cues}), "utf-8")
+    Memory(Folder(recorded_folder)).save()
+    cues = read_network(recorded_folder)["cues"]
     assert len(cues) == 28
     assert {word: cue["recallFrequency"] for word, cue in cues.items() if cue["recallFrequency"]} == {
-        word: cue["recallFrequency"] for word, cue in kept.items()
+        word: cue["recallFrequency"] for word, cue in first_cues.items()
     }
 
 
 def test_a_deleted_memory_leaves_database_network_and_state(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    first, second = remember(memory, [engram(schema="secret word"), engram(schema="word other")], NOW)
+    first, second = remember(memory, [make_engram(schema="secret word"), make_engram(schema="word other")], NOW)
     memory.recall("secret", "balanced", NOW)
     assert memory.delete([first.id, "unknown"]) == 1
     assert memory.export()[0].id == second.id
-    assert list(network_file(memory.folder.path)["cues"]) == ["word", "other"]
+    assert list(read_network(memory.folder.path)["cues"]) == ["word", "other"]
     assert not (memory.folder.path / "state.json").exists()
     assert memory.recall("secret", "balanced", NOW).fallback == "dmn"
-    assert rows(memory.folder.path, "SELECT DISTINCT engram_id FROM cue_index") == [(second.id,)]
+    assert read_rows(memory.folder.path, "SELECT DISTINCT engram_id FROM cue_index") == [(second.id,)]
     assert not any(b"secret" in path.read_bytes() for path in memory.folder.path.iterdir())
 
 
@@ -251,35 +257,35 @@ def test_deleting_from_an_empty_memory_creates_nothing(tmp_path: Path) -> None:
 def test_browsing_pages_from_the_newest_and_searches_content_and_keywords(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
     for number in range(5):
-        remember(memory, [engram(content=f"Number {number}", schema=f"key{number} 关键词")], NOW + number)
+        remember(memory, [make_engram(content=f"Number {number}", schema=f"key{number} 关键词")], NOW + number)
     page = memory.browse(offset=1, limit=2)
-    assert (page.total, [one.content for one in page.engrams]) == (5, ["Number 3", "Number 2"])
-    assert [one.content for one in memory.browse(q="number 4").engrams] == ["Number 4"]
+    assert (page.total, [stored_engram.content for stored_engram in page.engrams]) == (5, ["Number 3", "Number 2"])
+    assert [stored_engram.content for stored_engram in memory.browse(q="number 4").engrams] == ["Number 4"]
     assert memory.browse(q="KEY1").total == 1
     assert memory.browse(q="关键词").total == 5
     assert memory.browse(q="%").total == 0
 
 
-def test_an_imported_promptx_folder_recalls_like_the_original(recorded: Path, tmp_path: Path) -> None:
+def test_an_imported_promptx_folder_recalls_like_the_original(recorded_folder: Path, tmp_path: Path) -> None:
     copy = Memory(Folder(tmp_path / "imported"))
-    source = Memory(Folder(recorded))
+    source = Memory(Folder(recorded_folder))
     assert copy.add(source.export(), source.frequencies()) == 72
     assert copy.add(source.export(), source.frequencies()) == 0
     original = source.recall("w03", "creative", NOW)
-    found = copy.recall("w03", "creative", NOW)
-    assert (found.mindmap, found.engrams, found.edges) == (original.mindmap, original.engrams, original.edges)
+    imported = copy.recall("w03", "creative", NOW)
+    assert (imported.mindmap, imported.engrams, imported.edges) == (original.mindmap, original.engrams, original.edges)
     assert copy.export() == source.export()
 
 
-def test_a_memory_database_replaced_at_runtime_is_read_again(recorded: Path, tmp_path: Path) -> None:
+def test_a_memory_database_replaced_at_runtime_is_read_again(recorded_folder: Path, tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    remember(memory, [engram()], NOW)
+    remember(memory, [make_engram()], NOW)
     memory.recall(None, "balanced", NOW)
     memory.close()
     memory.recall(None, "balanced", NOW)
     for name in ("engrams.db", "engrams.db-wal", "engrams.db-shm"):
         (memory.folder.path / name).unlink(missing_ok=True)
-    (recorded / "engrams.db").rename(memory.folder.path / "engrams.db")
+    (recorded_folder / "engrams.db").rename(memory.folder.path / "engrams.db")
     assert memory.browse().total == 72
     assert "w00" in memory.recall(None, "balanced", NOW).mind.activated
 
@@ -288,52 +294,52 @@ def test_an_invalid_database_is_named_in_the_error(tmp_path: Path) -> None:
     folder = tmp_path / ROLE
     folder.mkdir()
     (folder / "engrams.db").write_bytes(b"this is not a database" * 100)
-    with pytest.raises(MemoryUnavailable, match="not a database") as caught:
+    with pytest.raises(MemoryUnavailable, match="not a database") as exc_info:
         Memory(Folder(folder)).recall(None, "balanced", NOW)
-    assert str(tmp_path) not in str(caught.value)
+    assert str(tmp_path) not in str(exc_info.value)
 
 
 def test_a_folder_that_cannot_be_created_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(MemoryUnavailable, match="Not a directory"):
-        remember(Memory(Folder(tmp_path / "file" / ROLE)), [engram()], NOW)
+        remember(Memory(Folder(tmp_path / "file" / ROLE)), [make_engram()], NOW)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_allows_recall_and_names_itself_when_refusing_remember(recorded: Path) -> None:
-    recorded.chmod(0o555)
-    memory = Memory(Folder(recorded))
+def test_a_read_only_folder_allows_recall_and_names_itself_when_refusing_remember(recorded_folder: Path) -> None:
+    recorded_folder.chmod(0o555)
+    memory = Memory(Folder(recorded_folder))
     assert len(memory.recall("w00", "balanced", NOW).engrams) == 50
     with pytest.raises(MemoryUnavailable):
-        remember(memory, [engram()], NOW)
+        remember(memory, [make_engram()], NOW)
     assert memory.browse().total == 72
-    recorded.chmod(0o755)
+    recorded_folder.chmod(0o755)
 
 
 def test_threads_of_one_process_lose_nothing(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
 
-    def work(name: int) -> None:
+    def remember_ten(name: int) -> None:
         for number in range(10):
-            remember(memory, [engram(schema=f"shared t{name} n{number}")], NOW + number)
+            remember(memory, [make_engram(schema=f"shared t{name} n{number}")], NOW + number)
             memory.recall("shared", "focused", NOW)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    threads = [threading.Thread(target=remember_ten, args=(name,)) for name in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert memory.browse().total == 40
     memory.save()
-    assert set(network_file(memory.folder.path)["cues"]) == {
+    assert set(read_network(memory.folder.path)["cues"]) == {
         "shared",
         *(f"t{n}" for n in range(4)),
         *(f"n{n}" for n in range(10)),
     }
 
 
-def proposal(ident: int, content: str = "the notice period is two months") -> Engram:
-    return Engram(f"{NOW}_{ident:09}", content, "ATOMIC", 0.6, NOW, ("contract", "notice"), proposed=True)
+def make_proposal(number: int, content: str = "the notice period is two months") -> Engram:
+    return Engram(f"{NOW}_{number:09}", content, "ATOMIC", 0.6, NOW, ("contract", "notice"), proposed=True)
 
 
 def test_proposals_made_by_several_threads_at_once_are_stored_once(
@@ -341,14 +347,14 @@ def test_proposals_made_by_several_threads_at_once_are_stored_once(
 ) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
     texts = [f"customer{number} wants invoice{number} by post" for number in range(15)]
-    together = threading.Barrier(4, timeout=240)
+    barrier = threading.Barrier(4, timeout=240)
 
     def propose(thread: int) -> int:
-        added = 0
-        for place, text in enumerate(texts):
-            together.wait()
-            added += memory.propose([proposal(100 * thread + place, text)])
-        return added
+        added_count = 0
+        for position, text in enumerate(texts):
+            barrier.wait()
+            added_count += memory.propose([make_proposal(100 * thread + position, text)])
+        return added_count
 
     # Threads alternate after almost every instruction. Without a lock, about half of the texts would be stored twice.
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
@@ -360,8 +366,8 @@ def test_proposals_made_by_several_threads_at_once_are_stored_once(
 
 def test_a_proposal_repeated_in_one_batch_is_stored_once(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
-    assert memory.propose([proposal(1), proposal(2)]) == 1
-    assert [stored.id for stored in memory.export()] == [proposal(1).id]
+    assert memory.propose([make_proposal(1), make_proposal(2)]) == 1
+    assert [stored_engram.id for stored_engram in memory.export()] == [make_proposal(1).id]
 
 
 def test_scopes_have_separate_folders(tmp_path: Path) -> None:
@@ -373,8 +379,10 @@ def test_scopes_have_separate_folders(tmp_path: Path) -> None:
 def test_user_ids_and_folders_map_one_to_one_even_on_case_insensitive_disks(user: str) -> None:
     name = memory_folder(Path("/w"), "user", user, ROLE).parent.name
     assert unquote(name) == user
-    others = {"alice", "Alice", "a.b", "a%2Eb"} - {user}
-    assert name.lower() not in {memory_folder(Path("/w"), "user", one, ROLE).parent.name.lower() for one in others}
+    other_ids = {"alice", "Alice", "a.b", "a%2Eb"} - {user}
+    assert name.lower() not in {
+        memory_folder(Path("/w"), "user", user_id, ROLE).parent.name.lower() for user_id in other_ids
+    }
 
 
 @pytest.mark.parametrize("user", ["", "..", ".", "../x", "a/b", "a\\b", "a\0", "a\nb", "\ud800", "x" * 300])
@@ -394,58 +402,58 @@ def test_an_unknown_scope_is_refused() -> None:
         memory_folder(Path("/w"), "../x", None, ROLE)
 
 
-def cues_on_disk(folder: Path) -> list[str]:
-    return list(network_file(folder)["cues"])
+def read_cues(folder: Path) -> list[str]:
+    return list(read_network(folder)["cues"])
 
 
 def test_the_network_file_never_lacks_more_than_a_tenth_of_the_engrams(tmp_path: Path) -> None:
     memory = Memory(Folder(tmp_path / ROLE))
     for number in range(60):
-        remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)
-        assert 2 * (number + 1) - len(cues_on_disk(memory.folder.path)) <= 2 * (number + 1) / 10
-    assert len(cues_on_disk(memory.folder.path)) < 120  # not written each time
+        remember(memory, [make_engram(schema=f"a{number} b{number}")], NOW + number)
+        assert 2 * (number + 1) - len(read_cues(memory.folder.path)) <= 2 * (number + 1) / 10
+    assert len(read_cues(memory.folder.path)) < 120  # not written each time
     memory.close()
-    assert len(cues_on_disk(memory.folder.path)) == 120
+    assert len(read_cues(memory.folder.path)) == 120
 
 
 def test_an_outdated_network_file_is_completed_when_the_memory_is_closed(
     tmp_path: Path,
 ) -> None:
-    killed = Memory(Folder(tmp_path / ROLE))
+    unsaved = Memory(Folder(tmp_path / ROLE))
     for number in range(12):
-        remember(killed, [engram(schema=f"a{number} b{number}")], NOW + number)
-    assert len(cues_on_disk(killed.folder.path)) < 24
+        remember(unsaved, [make_engram(schema=f"a{number} b{number}")], NOW + number)
+    assert len(read_cues(unsaved.folder.path)) < 24
     memory = Memory(Folder(tmp_path / ROLE))
     memory.recall("a1", "balanced", NOW)
     memory.close()
-    assert len(cues_on_disk(memory.folder.path)) == 24
+    assert len(read_cues(memory.folder.path)) == 24
 
 
 def test_a_memory_evicted_from_the_cache_leaves_a_complete_network_file(tmp_path: Path) -> None:
     shelf = MemoryCache()
     memory = shelf.memory(Folder(tmp_path / ROLE))
     for number in range(12):
-        remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)
-    assert len(cues_on_disk(memory.folder.path)) < 24
+        remember(memory, [make_engram(schema=f"a{number} b{number}")], NOW + number)
+    assert len(read_cues(memory.folder.path)) < 24
     for number in range(MAX_OPEN):
         shelf.memory(Folder(tmp_path / str(number)))
-    assert len(cues_on_disk(memory.folder.path)) == 24
+    assert len(read_cues(memory.folder.path)) == 24
     shelf.close()
 
 
 def test_a_memory_on_a_hanging_folder_delays_no_other(tmp_path: Path) -> None:
-    shelf = MemoryCache()
-    memory = shelf.memory(Folder(tmp_path / ROLE))
+    cache = MemoryCache()
+    memory = cache.memory(Folder(tmp_path / ROLE))
     for number in range(12):
-        remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)
+        remember(memory, [make_engram(schema=f"a{number} b{number}")], NOW + number)
     memory.save_if_behind()
-    with (memory.folder.path / NETWORK_LOCK).open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (memory.folder.path / NETWORK_LOCK).open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         for number in range(MAX_OPEN):
-            shelf.memory(Folder(tmp_path / str(number)))
-        assert len(cues_on_disk(memory.folder.path)) < 24
+            cache.memory(Folder(tmp_path / str(number)))
+        assert len(read_cues(memory.folder.path)) < 24
     for thread in threading.enumerate():
         if thread.name == CLOSER:
             thread.join(30)
-    assert len(cues_on_disk(memory.folder.path)) == 24
-    shelf.close()
+    assert len(read_cues(memory.folder.path)) == 24
+    cache.close()

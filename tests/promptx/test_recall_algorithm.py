@@ -100,23 +100,23 @@ def test_activated_cues_are_known_connected_and_drawn_once(
     mind = spread(network, centres, MODES[mode])
     assert mind.activated[0] == "mind"
     assert set(mind.activated) - {"mind"} <= set(network.edges)
-    reached = {"mind"}
+    connected_words = {"mind"}
     for edge in mind.edges:
-        assert edge.source in reached
-        reached.add(edge.target)
-    assert reached == set(mind.activated)
+        assert edge.source in connected_words
+        connected_words.add(edge.target)
+    assert connected_words == set(mind.activated)
     lines = mindmap(mind)
-    drawn = [line.strip() for line in lines[2:]]
-    assert len(drawn) == len(set(drawn)) < MAX_MAP_NODES
-    assert set(drawn) <= set(mind.activated)
+    map_words = [line.strip() for line in lines[2:]]
+    assert len(map_words) == len(set(map_words)) < MAX_MAP_NODES
+    assert set(map_words) <= set(mind.activated)
 
 
 def test_a_map_stops_at_a_hundred_nodes_and_at_the_sixth_level() -> None:
-    wide = network_of([[f"w{n}", f"x{n}"] for n in range(300)])
-    mind = spread(wide, [f"w{n}" for n in range(300)], MODES["balanced"])
+    wide_network = network_of([[f"w{n}", f"x{n}"] for n in range(300)])
+    mind = spread(wide_network, [f"w{n}" for n in range(300)], MODES["balanced"])
     assert len(mindmap(mind)) == MAX_MAP_NODES + 1
-    chain = network_of([[f"w{n}", f"w{n + 1}"] for n in range(12)])
-    mind = spread(chain, ["w0"], MODES["creative"])
+    chain_network = network_of([[f"w{n}", f"w{n + 1}"] for n in range(12)])
+    mind = spread(chain_network, ["w0"], MODES["creative"])
     assert mindmap(mind)[-1] == "              w5"
 
 

@@ -29,39 +29,41 @@ def memory_of(folder: Path, *engrams: tuple[str, str], type: str = "ATOMIC", str
     return memory
 
 
-def contents(found: Recollection) -> list[str]:
-    return [engram.content for engram in found.answer]
+def contents_of(recollection: Recollection) -> list[str]:
+    return [engram.content for engram in recollection.answer]
 
 
 def test_a_hundred_memories_are_recalled_by_other_words(tmp_path: Path) -> None:
     lines = [line for line in ASKED.read_text("utf-8").splitlines() if not line.startswith("#")]
-    asked = [tuple(part.strip() for part in line.split(" | ")) for line in lines]
-    memory = memory_of(tmp_path, *((content, schema) for content, schema, _ in asked))
-    first = [content for content, _, query in asked if contents(memory.recall(query, "balanced", NOW))[:1] == [content]]
-    assert len(asked) == 100
-    assert len(first) >= FOUND_FIRST
+    cases = [tuple(part.strip() for part in line.split(" | ")) for line in lines]
+    memory = memory_of(tmp_path, *((content, schema) for content, schema, _ in cases))
+    found_first = [
+        content for content, _, query in cases if contents_of(memory.recall(query, "balanced", NOW))[:1] == [content]
+    ]
+    assert len(cases) == 100
+    assert len(found_first) >= FOUND_FIRST
 
 
 @pytest.mark.parametrize("query", ["period", "PERIOD", "Notice", "ｎｏｔｉｃｅ", "What are the notices?", ["Period"]])
 def test_a_cue_is_found_without_edges_and_in_another_case_or_form(tmp_path: Path, query: str | list[str]) -> None:
     memory = memory_of(tmp_path, ("two months", "contract notice period"), ("at six", "office hours"))
-    found = memory.recall(query, "balanced", NOW)
-    assert contents(found) == ["two months"]
-    assert found.matched == 1
+    recollection = memory.recall(query, "balanced", NOW)
+    assert contents_of(recollection) == ["two months"]
+    assert recollection.matched == 1
 
 
 def test_exact_promptx_matches_are_found_first_and_unchanged(tmp_path: Path) -> None:
     memory = memory_of(tmp_path, ("lower", "tea green"), ("upper", "TEA green"))
-    found = memory.recall("tea", "balanced", NOW)
-    assert (found.center, [engram.content for engram in found.engrams]) == ("tea", ["upper", "lower"])
-    assert contents(found) == ["lower", "upper"]
+    recollection = memory.recall("tea", "balanced", NOW)
+    assert (recollection.center, [engram.content for engram in recollection.engrams]) == ("tea", ["upper", "lower"])
+    assert contents_of(recollection) == ["lower", "upper"]
 
 
 def test_memories_with_more_of_the_querys_words_rank_first_at_any_strength(tmp_path: Path) -> None:
     memory = memory_of(tmp_path, ("the one that was asked for", "tea morning sencha"))
-    strong = [NewEngram(f"strong {n}", "tea habit", 1.0, "PATTERN") for n in range(12)]
-    memory.remember(strong, NOW + DAY)
-    assert contents(memory.recall("tea morning", "balanced", NOW))[0] == "the one that was asked for"
+    strong_engrams = [NewEngram(f"strong {n}", "tea habit", 1.0, "PATTERN") for n in range(12)]
+    memory.remember(strong_engrams, NOW + DAY)
+    assert contents_of(memory.recall("tea morning", "balanced", NOW))[0] == "the one that was asked for"
 
 
 @pytest.mark.parametrize("query", ["city", "where is home?", "HOME", ["home"]])
@@ -71,8 +73,8 @@ def test_the_newest_of_contradicting_memories_comes_first(tmp_path: Path, query:
     memory.remember([NewEngram(old, "home city Berlin", 1.0, "PATTERN")], NOW - 400 * DAY)
     memory.remember([NewEngram("Tea at home", "tea home", 0.9, "PATTERN")], NOW - 200 * DAY)
     memory.remember([NewEngram(new, "home city Paris", 0.1, "ATOMIC")], NOW)
-    found = contents(memory.recall(query, "balanced", NOW))
-    assert found.index(new) < found.index(old)
+    recalled = contents_of(memory.recall(query, "balanced", NOW))
+    assert recalled.index(new) < recalled.index(old)
 
 
 def test_each_line_has_the_date_and_the_id_of_its_memory(tmp_path: Path) -> None:
@@ -80,34 +82,36 @@ def test_each_line_has_the_date_and_the_id_of_its_memory(tmp_path: Path) -> None
     [engram] = memory.export()
     text, structured = describe_recollection(memory.recall("period", "balanced", NOW))
     assert text.startswith(f"Found by the words of the query:\n\n- [ATOMIC 0.5 2026-11-21 {engram.id}] two months")
-    assert [each["id"] for each in structured["found"]] == [engram.id]
+    assert [entry["id"] for entry in structured["found"]] == [engram.id]
     assert (structured["engrams"], structured["fallback"]) == ([], "dmn")  # as in PromptX
 
 
 @pytest.mark.parametrize("created_at", [-1, 0, 10**18])
-def test_a_memory_that_another_program_dated_beyond_the_calendar_is_shown(recorded: Path, created_at: int) -> None:
-    memory = Memory(Folder(recorded))
+def test_a_memory_that_another_program_dated_beyond_the_calendar_is_shown(
+    recorded_folder: Path, created_at: int
+) -> None:
+    memory = Memory(Folder(recorded_folder))
     [first, *_] = memory.export()
-    impossible = [type(first)("1_x", "c", "ATOMIC", 0.5, created_at, ("w00", "w01"))]
-    memory.add(impossible, {})
+    misdated = [type(first)("1_x", "c", "ATOMIC", 0.5, created_at, ("w00", "w01"))]
+    memory.add(misdated, {})
     text, _ = describe_recollection(memory.recall("w00", "balanced", NOW))
     assert "] c0_0" in text
 
 
 @pytest.mark.parametrize("query", ["", "   ", "?!", "the of and", [], [""]])
 def test_a_query_without_words_returns_no_hits_and_an_overview(tmp_path: Path, query: str | list[str]) -> None:
-    found = memory_of(tmp_path, ("two months", "notice period")).recall(query, "balanced", NOW)
-    assert (found.answer, len(found.overview)) == ((), 1)
+    recollection = memory_of(tmp_path, ("two months", "notice period")).recall(query, "balanced", NOW)
+    assert (recollection.answer, len(recollection.overview)) == ((), 1)
 
 
 def test_recalls_find_newly_saved_memories_and_no_deleted_ones(tmp_path: Path) -> None:
     memory = memory_of(tmp_path, ("two months", "notice period"))
-    assert contents(memory.recall("Periods", "balanced", NOW)) == ["two months"]
-    other = Memory(Folder(tmp_path / ROLE))  # in another process
-    other.remember([NewEngram("three months", "probation period", 0.5, "ATOMIC")], NOW + 1)
-    assert set(contents(memory.recall("Periods", "balanced", NOW))) == {"two months", "three months"}
-    memory.forget(next(each.id for each in memory.export() if each.content == "two months"))
-    assert contents(memory.recall("Periods", "balanced", NOW)) == ["three months"]
+    assert contents_of(memory.recall("Periods", "balanced", NOW)) == ["two months"]
+    second_memory = Memory(Folder(tmp_path / ROLE))  # in another process
+    second_memory.remember([NewEngram("three months", "probation period", 0.5, "ATOMIC")], NOW + 1)
+    assert set(contents_of(memory.recall("Periods", "balanced", NOW))) == {"two months", "three months"}
+    memory.forget(next(stored_engram.id for stored_engram in memory.export() if stored_engram.content == "two months"))
+    assert contents_of(memory.recall("Periods", "balanced", NOW)) == ["three months"]
 
 
 def test_words_are_folded_cut_and_paired() -> None:

@@ -17,22 +17,22 @@ CASES: list[dict[str, Any]] = json.loads((DATA / "cases.json").read_text("utf-8"
 NETWORK: dict[str, Any] = json.loads((DATA / "network.json").read_text("utf-8"))
 
 
-def named(case: dict[str, Any]) -> str:
+def case_name(case: dict[str, Any]) -> str:
     return f"{case['query']}-{case['mode']}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=named)
-def test_a_recorded_recall_is_reproduced(recorded: Path, case: dict[str, Any]) -> None:
-    found = Memory(Folder(recorded)).recall(case["query"], case["mode"] or "balanced", case["now_ms"])
-    assert found.mind.activated == case["activated_cues"]
-    assert [[edge.source, edge.target, edge.weight] for edge in found.edges] == case["connections"]
-    assert [engram.content for engram in found.engrams] == case["engrams_in_order"]
-    assert list(found.mindmap) == case["mindmap"]
+@pytest.mark.parametrize("case", CASES, ids=case_name)
+def test_a_recorded_recall_is_reproduced(recorded_folder: Path, case: dict[str, Any]) -> None:
+    recollection = Memory(Folder(recorded_folder)).recall(case["query"], case["mode"] or "balanced", case["now_ms"])
+    assert recollection.mind.activated == case["activated_cues"]
+    assert [[edge.source, edge.target, edge.weight] for edge in recollection.edges] == case["connections"]
+    assert [engram.content for engram in recollection.engrams] == case["engrams_in_order"]
+    assert list(recollection.mindmap) == case["mindmap"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("case", CASES, ids=case_name)
 async def test_a_recorded_recall_is_reproduced_by_the_tool(
-    recorded: Path, workspace: Path, case: dict[str, Any]
+    recorded_folder: Path, workspace: Path, case: dict[str, Any]
 ) -> None:
     arguments = {"role": ROLE, "query": case["query"], "mode": case["mode"] or "balanced"}
     async with Client(create_server(PromptXConfig(workspace))) as client:
@@ -44,26 +44,26 @@ async def test_a_recorded_recall_is_reproduced_by_the_tool(
     assert len(result["engrams"]) == len(case["engrams_in_order"])
 
 
-def test_the_network_built_from_the_engrams_equals_the_recorded_one(recorded: Path) -> None:
-    Memory(Folder(recorded)).save()
-    written = json.loads((recorded / "network.json").read_text("utf-8"))
-    assert list(written["cues"]) == list(NETWORK["cues"])
-    assert written["cues"] == NETWORK["cues"]
+def test_the_network_built_from_the_engrams_equals_the_recorded_one(recorded_folder: Path) -> None:
+    Memory(Folder(recorded_folder)).save()
+    network = json.loads((recorded_folder / "network.json").read_text("utf-8"))
+    assert list(network["cues"]) == list(NETWORK["cues"])
+    assert network["cues"] == NETWORK["cues"]
 
 
-def test_the_network_file_has_promptxs_format(recorded: Path) -> None:
-    Memory(Folder(recorded)).save()
-    written = (recorded / "network.json").read_text("utf-8").splitlines()
+def test_the_network_file_has_promptxs_format(recorded_folder: Path) -> None:
+    Memory(Folder(recorded_folder)).save()
+    lines = (recorded_folder / "network.json").read_text("utf-8").splitlines()
     original = (DATA / "network.json").read_text("utf-8").splitlines()
-    assert written[1] == original[1]
-    assert written[3].startswith('  "newestEngram": "1795293794848_')
-    assert written[4:] == original[3:]
+    assert lines[1] == original[1]
+    assert lines[3].startswith('  "newestEngram": "1795293794848_')
+    assert lines[4:] == original[3:]
 
 
-def test_an_activation_is_written_to_the_state_file(recorded: Path) -> None:
+def test_an_activation_is_written_to_the_state_file(recorded_folder: Path) -> None:
     case = next(case for case in CASES if case["query"] == "w03" and case["mode"] == "focused")
-    Memory(Folder(recorded)).recall("w03", "focused", case["now_ms"])
-    state = json.loads((recorded / "state.json").read_text("utf-8"))
+    Memory(Folder(recorded_folder)).recall("w03", "focused", case["now_ms"])
+    state = json.loads((recorded_folder / "state.json").read_text("utf-8"))
     assert list(state) == ["centerWord", "timestamp", "roleId", "activatedCues", "connections", "metadata"]
     assert (state["centerWord"], state["timestamp"], state["roleId"]) == ("w03", case["now_ms"], ROLE)
     assert state["activatedCues"] == case["activated_cues"]
@@ -75,8 +75,8 @@ def test_an_activation_is_written_to_the_state_file(recorded: Path) -> None:
     }
 
 
-def test_a_network_rebuilt_from_engrams_recalls_the_same_without_frequencies(recorded: Path) -> None:
-    (recorded / "network.json").unlink()
-    found = Memory(Folder(recorded)).recall("w00", "balanced", 1_795_293_822_917)
-    assert found.mind.activated[:2] == ["mind", "w00"]
-    assert len(found.engrams) == 50
+def test_a_network_rebuilt_from_engrams_recalls_the_same_without_frequencies(recorded_folder: Path) -> None:
+    (recorded_folder / "network.json").unlink()
+    recollection = Memory(Folder(recorded_folder)).recall("w00", "balanced", 1_795_293_822_917)
+    assert recollection.mind.activated[:2] == ["mind", "w00"]
+    assert len(recollection.engrams) == 50

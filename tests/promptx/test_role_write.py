@@ -17,19 +17,19 @@ def library(workspace: Path) -> RoleLibrary:
     return RoleLibrary(workspace)
 
 
-def files_in(folder: Path) -> list[str]:
+def list_files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_role_is_written_in_promptx_layout_and_live_at_once(library: RoleLibrary, workspace: Path) -> None:
-    done = library.write("客服", [ROLE, THOUGHT])
-    assert [path.relative_to(workspace).as_posix() for path in done.paths] == [
+    outcome = library.write("客服", [ROLE, THOUGHT])
+    assert [path.relative_to(workspace).as_posix() for path in outcome.paths] == [
         ".promptx/resource/role/客服/thought/客服思维.thought.md",
         ".promptx/resource/role/客服/客服.role.md",
     ]
-    assert done.findings == ()
+    assert outcome.findings == ()
     assert "## thought: 客服思维" in library.activate("客服").text
-    assert len(files_in(workspace)) == 2
+    assert len(list_files(workspace)) == 2
 
 
 def test_a_template_passes_lint_and_is_not_overwritten(library: RoleLibrary) -> None:
@@ -42,7 +42,7 @@ def test_a_template_passes_lint_and_is_not_overwritten(library: RoleLibrary) -> 
 def test_a_file_is_replaced_in_its_folder(library: RoleLibrary, resources: Path) -> None:
     (resources / "flat.role.md").write_text("<role><personality>old</personality></role>")
     library.write("flat", [RoleFile("role", "flat", "<role><personality>new</personality></role>")])
-    assert files_in(resources) == ["flat.role.md"]
+    assert list_files(resources) == ["flat.role.md"]
     assert library.activate("flat").text.endswith("new")
 
 
@@ -67,7 +67,7 @@ def test_an_invalid_role_is_refused_and_nothing_is_changed(
 ) -> None:
     with pytest.raises(RoleRefused, match=reason):
         library.write("客服", files)
-    assert files_in(workspace) == []
+    assert list_files(workspace) == []
 
 
 def test_a_refused_edit_keeps_the_old_files(library: RoleLibrary) -> None:
@@ -99,10 +99,10 @@ def test_ids_that_are_paths_are_refused(library: RoleLibrary, name: str) -> None
 
 def test_a_file_that_other_roles_use_is_not_changed(library: RoleLibrary) -> None:
     library.write("客服", [ROLE, THOUGHT])
-    other = RoleFile("role", "other", "<role><personality>@!thought://客服思维</personality></role>")
+    other_role = RoleFile("role", "other", "<role><personality>@!thought://客服思维</personality></role>")
     with pytest.raises(RoleRefused, match="thought '客服思维' is used by 客服 too"):
-        library.write("other", [other, THOUGHT])
-    library.write("other", [other])
+        library.write("other", [other_role, THOUGHT])
+    library.write("other", [other_role])
     assert "## thought: 客服思维" in library.activate("other").text
     built_in = RoleFile("thought", "interview", "<thought>changed</thought>")
     with pytest.raises(RoleRefused, match="thought 'interview' is used by nuwa too"):
@@ -118,14 +118,14 @@ def test_nothing_is_written_through_a_link_out_of_the_workspace(
     (workspace / ".promptx" / "resource" / "role" / "客服").symlink_to(tmp_path / "outside")
     with pytest.raises(RoleRefused, match="it is a link, and links are not followed"):
         library.write("客服", [ROLE, THOUGHT])
-    assert files_in(tmp_path / "outside") == []
+    assert list_files(tmp_path / "outside") == []
 
 
 def test_a_workspace_that_cannot_be_written_is_a_named_refusal(library: RoleLibrary, resources: Path) -> None:
     (resources / "role").write_text("a file in the way")
     with pytest.raises(RoleRefused, match="the workspace cannot be written: a file stands where a folder should be"):
         library.write("客服", [ROLE, THOUGHT])
-    assert files_in(resources) == ["role"]
+    assert list_files(resources) == ["role"]
 
 
 def test_a_library_without_a_workspace_writes_nothing() -> None:

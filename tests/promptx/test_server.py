@@ -24,7 +24,7 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
         yield connected
 
 
-def bound(workspace: Path, user: str = "alice", scope: str = "user", admin: bool = False) -> Any:
+def make_meta(workspace: Path, user: str = "alice", scope: str = "user", admin: bool = False) -> Any:
     return {
         "agentic_rag/workspace": str(workspace),
         "agentic_rag/user": user,
@@ -34,11 +34,11 @@ def bound(workspace: Path, user: str = "alice", scope: str = "user", admin: bool
     }
 
 
-def files_in(folder: Path) -> list[Path]:
+def list_paths(folder: Path) -> list[Path]:
     return list(folder.rglob("*"))
 
 
-def text(result: CallToolResult) -> str:
+def text_of(result: CallToolResult) -> str:
     [content] = result.content
     assert isinstance(content, TextContent)
     return content.text
@@ -46,12 +46,12 @@ def text(result: CallToolResult) -> str:
 
 async def test_our_tools_have_correct_hints_and_no_tenant_arguments(client: Client) -> None:
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    reading = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
+    read_only_names = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
     assert list(tools) == [
         *("promptx_action", "promptx_recall", "promptx_remember", "promptx_forget", "promptx_discover"),
         *("read_skill_file", "role_write", "role_check"),
     ]
-    assert reading == {"promptx_action", "promptx_recall", "promptx_discover", "read_skill_file", "role_check"}
+    assert read_only_names == {"promptx_action", "promptx_recall", "promptx_discover", "read_skill_file", "role_check"}
     remember = tools["promptx_remember"].annotations
     assert remember is not None
     assert remember.idempotent_hint is False
@@ -66,60 +66,66 @@ async def test_our_tools_have_correct_hints_and_no_tenant_arguments(client: Clie
     assert all(len(tool.description or "") < 400 for tool in tools.values())
 
 
-@pytest.mark.parametrize(("scope", "reader", "others"), [("user", "alice", False), ("domain", "alice", True)])
+@pytest.mark.parametrize(("scope", "reader", "is_marked"), [("user", "alice", False), ("domain", "alice", True)])
 async def test_a_recall_marks_memories_that_others_may_have_written(
-    client: Client, workspace: Path, scope: str, reader: str, others: bool
+    client: Client, workspace: Path, scope: str, reader: str, is_marked: bool
 ) -> None:
-    meta = bound(workspace, reader, scope) | {"agentic_rag/turn": "turn_1"}
+    meta = make_meta(workspace, reader, scope) | {"agentic_rag/turn": "turn_1"}
     arguments = {"query": "contract"}
-    none = await client.call_tool("promptx_recall", arguments, meta=meta)
-    assert "othersText" not in none.structured_content  # an empty text has no author
+    empty_recall = await client.call_tool("promptx_recall", arguments, meta=meta)
+    assert "othersText" not in empty_recall.structured_content  # an empty text has no author
     await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
-    found = await client.call_tool("promptx_recall", arguments, meta=meta)
-    assert (found.structured_content or {}).get("othersText", False) is others
+    recall = await client.call_tool("promptx_recall", arguments, meta=meta)
+    assert (recall.structured_content or {}).get("othersText", False) is is_marked
 
 
 async def test_a_role_is_activated_with_its_hash_and_notes(client: Client, workspace: Path, resources: Path) -> None:
     (resources / "x.role.md").write_text("<role><personality>p @!thought://no</personality></role>")
-    result = await client.call_tool("promptx_action", {"role": "x"}, meta=bound(workspace))
+    result = await client.call_tool("promptx_action", {"role": "x"}, meta=make_meta(workspace))
     content = result.structured_content
     assert (content["role"], len(content["hash"]), len(content["notes"])) == ("x", 64, 1)
-    assert text(result).startswith("> .promptx/resource/x.role.md:1:22: error missing-reference")
-    assert "# personality\n\np \n\n> Not available: thought://no" in text(result)
-    part = await client.call_tool("promptx_action", {"role": "x", "roleResources": "knowledge"}, meta=bound(workspace))
-    assert "# personality" not in text(part)
+    assert text_of(result).startswith("> .promptx/resource/x.role.md:1:22: error missing-reference")
+    assert "# personality\n\np \n\n> Not available: thought://no" in text_of(result)
+    part = await client.call_tool(
+        "promptx_action", {"role": "x", "roleResources": "knowledge"}, meta=make_meta(workspace)
+    )
+    assert "# personality" not in text_of(part)
 
 
 async def test_a_memory_is_recalled_only_by_its_user(client: Client, workspace: Path) -> None:
-    meta = bound(workspace)
-    saved = await client.call_tool("promptx_remember", {"engrams": [ENGRAM]}, meta=meta)
-    assert text(saved) == "Saved 1 memory under the role assistant. Cues: contract · notice · period"
-    found = await client.call_tool("promptx_recall", {"query": "contract"}, meta=meta)
-    content = found.structured_content
+    meta = make_meta(workspace)
+    save_result = await client.call_tool("promptx_remember", {"engrams": [ENGRAM]}, meta=meta)
+    assert text_of(save_result) == "Saved 1 memory under the role assistant. Cues: contract · notice · period"
+    recall = await client.call_tool("promptx_recall", {"query": "contract"}, meta=meta)
+    content = recall.structured_content
     engram_id = content["engrams"][0]["id"]
     today = datetime.fromtimestamp(int(engram_id.split("_")[0]) / 1000, UTC).date()
     line = f"- [ATOMIC 0.6 {today} {engram_id}] two months' notice (contract · notice · period)"
-    assert line in text(found)
+    assert line in text_of(recall)
     assert content["activated"] == ["mind", "contract", "notice", "period"]
     assert (content["center"], content["mode"], content["fallback"]) == ("contract", "balanced", None)
     [engram] = content["engrams"]
     assert list(engram) == ["id", "content", "type", "strength", "createdAt", "cues"]
-    for other in (bound(workspace, user="bob"), bound(workspace, scope="domain"), bound(workspace, user="Alice")):
-        nothing = await client.call_tool("promptx_recall", {"role": "assistant"}, meta=other)
-        assert text(nothing) == "This role has no memories yet."
+    for other_meta in (
+        make_meta(workspace, user="bob"),
+        make_meta(workspace, scope="domain"),
+        make_meta(workspace, user="Alice"),
+    ):
+        empty_recall = await client.call_tool("promptx_recall", {"role": "assistant"}, meta=other_meta)
+        assert text_of(empty_recall) == "This role has no memories yet."
 
 
 async def test_an_overview_follows_the_map_without_a_query(client: Client, workspace: Path) -> None:
-    meta = bound(workspace)
+    meta = make_meta(workspace)
     await client.call_tool("promptx_remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)
     for arguments in ({}, {"query": None}, {"query": ""}):
-        found = await client.call_tool("promptx_recall", {"role": "assistant", **arguments}, meta=meta)
-        assert text(found).startswith("mindmap\n  root((mind))\n    contract")
-        assert re.search(r"Strongest memories:\n- \[ATOMIC 0\.6 \S+ \S+\] two months' notice", text(found))
-        assert found.structured_content["engrams"] == []
-        assert len(found.structured_content["overview"]) == 1
-    missed = await client.call_tool("promptx_recall", {"role": "assistant", "query": "weather"}, meta=meta)
-    assert text(missed).startswith("No memory matches the words of the query.")
+        recall = await client.call_tool("promptx_recall", {"role": "assistant", **arguments}, meta=meta)
+        assert text_of(recall).startswith("mindmap\n  root((mind))\n    contract")
+        assert re.search(r"Strongest memories:\n- \[ATOMIC 0\.6 \S+ \S+\] two months' notice", text_of(recall))
+        assert recall.structured_content["engrams"] == []
+        assert len(recall.structured_content["overview"]) == 1
+    miss = await client.call_tool("promptx_recall", {"role": "assistant", "query": "weather"}, meta=meta)
+    assert text_of(miss).startswith("No memory matches the words of the query.")
 
 
 @pytest.mark.parametrize(
@@ -152,19 +158,19 @@ async def test_an_overview_follows_the_map_without_a_query(client: Client, works
 async def test_bad_arguments_return_results_that_name_the_problem(
     client: Client, workspace: Path, tool: str, arguments: dict[str, Any], expected: str
 ) -> None:
-    result = await client.call_tool(tool, arguments, meta=bound(workspace, admin=True))
+    result = await client.call_tool(tool, arguments, meta=make_meta(workspace, admin=True))
     assert result.is_error
-    assert expected in text(result)
-    assert files_in(workspace) == []
+    assert expected in text_of(result)
+    assert list_paths(workspace) == []
 
 
 async def test_errors_are_structured_for_machines(client: Client, workspace: Path) -> None:
-    unknown = await client.call_tool("promptx_action", {"role": "nobody"}, meta=bound(workspace))
-    assert unknown.structured_content["error"] == "UnknownRole"
-    assert unknown.structured_content["known"] == ["assistant", "nuwa", "researcher"]
-    bad = [ENGRAM, ENGRAM | {"strength": 2}]
-    refused = await client.call_tool("promptx_remember", {"engrams": bad}, meta=bound(workspace))
-    assert (refused.structured_content["error"], refused.structured_content["index"]) == ("BadEngram", 1)
+    unknown_role = await client.call_tool("promptx_action", {"role": "nobody"}, meta=make_meta(workspace))
+    assert unknown_role.structured_content["error"] == "UnknownRole"
+    assert unknown_role.structured_content["known"] == ["assistant", "nuwa", "researcher"]
+    engrams = [ENGRAM, ENGRAM | {"strength": 2}]
+    refusal = await client.call_tool("promptx_remember", {"engrams": engrams}, meta=make_meta(workspace))
+    assert (refusal.structured_content["error"], refusal.structured_content["index"]) == ("BadEngram", 1)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +187,7 @@ async def test_errors_are_structured_for_machines(client: Client, workspace: Pat
     ],
 )
 async def test_a_call_without_a_binding_is_refused(client: Client, workspace: Path, change: dict[str, Any]) -> None:
-    meta = bound(workspace) | change
+    meta = make_meta(workspace) | change
     result = await client.call_tool("promptx_recall", {"role": "assistant"}, meta=meta)
     assert result.is_error
     assert result.structured_content["error"] in ("NotBound", "BadScope")
@@ -189,7 +195,7 @@ async def test_a_call_without_a_binding_is_refused(client: Client, workspace: Pa
 
 async def test_without_meta_calls_are_refused(client: Client) -> None:
     result = await client.call_tool("promptx_discover", {})
-    assert text(result) == (
+    assert text_of(result) == (
         "This server is bound to its host: _meta['agentic_rag/workspace'] must be the absolute path of the workspace."
     )
 
@@ -198,11 +204,11 @@ async def test_without_meta_calls_are_refused(client: Client) -> None:
 async def test_only_administrators_write_and_check_roles(client: Client, workspace: Path, admin: object) -> None:
     files = [{"kind": "role", "id": "x", "content": "<role><personality>p</personality></role>"}]
     for tool, arguments in (("role_write", {"role": "x", "files": files}), ("role_check", {})):
-        meta = bound(workspace) | {"agentic_rag/admin": admin}
+        meta = make_meta(workspace) | {"agentic_rag/admin": admin}
         result = await client.call_tool(tool, arguments, meta=meta)
         assert result.is_error
-        assert text(result).startswith(f"{tool} is only for administrators")
-    assert files_in(workspace) == []
+        assert text_of(result).startswith(f"{tool} is only for administrators")
+    assert list_paths(workspace) == []
 
 
 async def test_a_role_written_by_an_administrator_is_live_for_everyone(client: Client, workspace: Path) -> None:
@@ -210,26 +216,28 @@ async def test_a_role_written_by_an_administrator_is_live_for_everyone(client: C
         {"kind": "role", "id": "客服", "content": "<role><personality>我是客服。@!thought://耐心</personality></role>"},
         {"kind": "thought", "id": "耐心", "content": "<thought>先听后答 <b></thought>"},
     ]
-    done = await client.call_tool("role_write", {"role": "客服", "files": files}, meta=bound(workspace, admin=True))
-    assert done.structured_content["paths"][-1] == ".promptx/resource/role/客服/客服.role.md"
-    assert [finding["code"] for finding in done.structured_content["findings"]] == ["unknown-tag"]
-    active = await client.call_tool("promptx_action", {"role": "客服"}, meta=bound(workspace, user="bob"))
-    assert "先听后答" in text(active)
-    listed = await client.call_tool("promptx_discover", {}, meta=bound(workspace))
-    assert "- 客服: 我是客服。" in text(listed)
-    checked = await client.call_tool("role_check", {"role": "客服"}, meta=bound(workspace, admin=True))
-    assert "unknown-tag" in text(checked)
+    outcome = await client.call_tool(
+        "role_write", {"role": "客服", "files": files}, meta=make_meta(workspace, admin=True)
+    )
+    assert outcome.structured_content["paths"][-1] == ".promptx/resource/role/客服/客服.role.md"
+    assert [finding["code"] for finding in outcome.structured_content["findings"]] == ["unknown-tag"]
+    activation = await client.call_tool("promptx_action", {"role": "客服"}, meta=make_meta(workspace, user="bob"))
+    assert "先听后答" in text_of(activation)
+    listing = await client.call_tool("promptx_discover", {}, meta=make_meta(workspace))
+    assert "- 客服: 我是客服。" in text_of(listing)
+    check = await client.call_tool("role_check", {"role": "客服"}, meta=make_meta(workspace, admin=True))
+    assert "unknown-tag" in text_of(check)
 
 
-async def test_a_copied_promptx_memory_opens_without_a_role_file(recorded: Path, workspace: Path) -> None:
-    os.rename(recorded, workspace / ".promptx" / "cognition" / "luban")
+async def test_a_copied_promptx_memory_opens_without_a_role_file(recorded_folder: Path, workspace: Path) -> None:
+    os.rename(recorded_folder, workspace / ".promptx" / "cognition" / "luban")
     async with Client(create_server(PromptXConfig(workspace))) as client:
-        found = await client.call_tool("recall", {"role": "luban", "query": "w00"})
-    assert len(found.structured_content["engrams"]) == 50
+        recall = await client.call_tool("recall", {"role": "luban", "query": "w00"})
+    assert len(recall.structured_content["engrams"]) == 50
 
 
 async def test_a_standalone_server_ignores_meta_and_has_no_author_tools(workspace: Path, tmp_path: Path) -> None:
-    meta = bound(tmp_path / "elsewhere", admin=True)
+    meta = make_meta(tmp_path / "elsewhere", admin=True)
     async with Client(create_server(PromptXConfig(workspace))) as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
         await client.call_tool("remember", {"role": "assistant", "engrams": [ENGRAM]}, meta=meta)

@@ -22,15 +22,15 @@ SECONDS = 240
 BARE = {"action", "recall", "remember", "forget", "discover"}
 
 
-def environment(workspace: Path, **more: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "PROMPTX_PROJECT_DIR": str(workspace), **more}
+def environment(workspace: Path, **variables: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "PROMPTX_PROJECT_DIR": str(workspace), **variables}
 
 
 async def remember_and_recall(client: Client) -> str:
     engram = {"content": "from outside", "schema": "host other", "strength": 1, "type": "PATTERN"}
     await client.call_tool("remember", {"role": "assistant", "engrams": [engram]})
-    found = await client.call_tool("promptx_recall", {"role": "assistant", "query": "host"})
-    return str(found.structured_content["engrams"][0]["content"])
+    recall = await client.call_tool("promptx_recall", {"role": "assistant", "query": "host"})
+    return str(recall.structured_content["engrams"][0]["content"])
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -56,7 +56,7 @@ def http_server(workspace: Path) -> Iterator[str]:
     with subprocess.Popen(command, cwd=ROOT, env=environment(workspace), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            address = next(found[0] for line in process.stderr if (found := re.search(r"http://[\d.]+:\d+", line)))
+            address = next(match[0] for line in process.stderr if (match := re.search(r"http://[\d.]+:\d+", line)))
             yield f"{address}/mcp"
         finally:
             process.terminate()

@@ -27,7 +27,7 @@ REFUSED = 3
 SIZES = [0, 1, 100, 4095, 4096, 8192, 12_000, *range(16_384, 200_000, 8_192)]
 
 
-def batch(name: str, number: int) -> list[NewEngram]:
+def make_batch(name: str, number: int) -> list[NewEngram]:
     return [NewEngram("c" * 3000, f"shared {name} {name}{number}x{part}", 0.5, "LINK") for part in range(3)]
 
 
@@ -35,7 +35,7 @@ def remember(folder: Path) -> int:
     """Save one batch, then write the network. Returns REFUSED if the batch was refused."""
     memory = Memory(Folder(folder))
     try:
-        memory.remember(batch("new", 1), 2_000)
+        memory.remember(make_batch("new", 1), 2_000)
     except MemoryUnavailable:
         return REFUSED
     with suppress(MemoryUnavailable):
@@ -45,15 +45,15 @@ def remember(folder: Path) -> int:
 
 def die_at_line(folder: Path, line: int) -> int:
     """Remember in this process, and kill it when `line` lines of our code have run."""
-    left = line
+    remaining = line
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left
+        nonlocal remaining
         if not frame.f_code.co_filename.startswith(OURS):
             return None
         if event == "line":
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
 
@@ -67,11 +67,11 @@ def stop_at_size(folder: Path, size: int) -> int:
     return remember(folder)
 
 
-def in_a_fork(work: Callable[[Path, int], int], folder: Path, argument: int) -> int:
+def run_in_fork(task: Callable[[Path, int], int], folder: Path, argument: int) -> int:
     """Return the exit code of `work`, negative if it was killed."""
     child = os.fork()
     if child == 0:
-        os._exit(work(folder, argument))
+        os._exit(task(folder, argument))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     if task == "write":
         memory = Memory(Folder(first))
         for number in range(int(sys.argv[4])):
-            memory.remember(batch(second.name, number), 1_000 + number)
+            memory.remember(make_batch(second.name, number), 1_000 + number)
             memory.recall("shared", "focused", 2_000)
             print(number, flush=True)  # noqa: T201 - the test reads it
         memory.close()
@@ -89,10 +89,10 @@ def main() -> None:
         line, code = 1 - step, -1
         while code < 0:
             line += step
-            code = in_a_fork(die_at_line, shutil.copytree(first, second / f"{line:04}"), line)
+            code = run_in_fork(die_at_line, shutil.copytree(first, second / f"{line:04}"), line)
     else:
         for size in SIZES:
-            code = in_a_fork(stop_at_size, shutil.copytree(first, second / f"{size:06}"), size)
+            code = run_in_fork(stop_at_size, shutil.copytree(first, second / f"{size:06}"), size)
             (second / f"{size:06}" / "code").write_text(str(code))
 
 

@@ -97,10 +97,10 @@ def white_png(width: int, height: int) -> bytes:
     rows = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", rows), (b"IEND", b""))
-    written = b"\x89PNG\r\n\x1a\n"
+    png = b"\x89PNG\r\n\x1a\n"
     for kind, data in chunks:
-        written += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    return written
+        png += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return png
 
 
 def zeros(mebibytes: int) -> bytes:

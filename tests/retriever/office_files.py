@@ -43,12 +43,12 @@ DIAGRAM = (
 )
 
 
-def related(*targets: tuple[str, str, str]) -> str:
+def relationships_xml(*targets: tuple[str, str, str]) -> str:
     """Return a relationships part: id, kind and target of each one. A target with a colon is external."""
     lines = [
-        f'<Relationship Id="{ident}" Type="{OFFICE}/{kind}" Target="{target}"'
+        f'<Relationship Id="{relation_id}" Type="{OFFICE}/{kind}" Target="{target}"'
         f"{' TargetMode=' + chr(34) + 'External' + chr(34) if ':' in target else ''}/>"
-        for ident, kind, target in targets
+        for relation_id, kind, target in targets
     ]
     return f'<Relationships xmlns="{PACKAGE}/relationships">{"".join(lines)}</Relationships>'
 
@@ -66,7 +66,7 @@ def package(path: Path, kind: str, main: str, members: dict[str, str | bytes]) -
     )
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("[Content_Types].xml", types)
-        archive.writestr("_rels/.rels", related(("rId1", "officeDocument", main)))
+        archive.writestr("_rels/.rels", relationships_xml(("rId1", "officeDocument", main)))
         for name, data in members.items():
             archive.writestr(name, data)
     return path
@@ -127,7 +127,7 @@ def word(path: Path) -> Path:
     )
     members: dict[str, str | bytes] = {
         "word/document.xml": f"<w:document {SPACES}><w:body>{''.join(body)}</w:body></w:document>",
-        "word/_rels/document.xml.rels": related(
+        "word/_rels/document.xml.rels": relationships_xml(
             ("rLink", "hyperlink", "https://link.example.org/a"),
             ("rFoot1", "footnotes", "footnotes.xml"),
             ("rEnd", "endnotes", "endnotes.xml"),
@@ -149,7 +149,7 @@ def word(path: Path) -> Path:
         "word/comments.xml": f"<w:comments {SPACES}><w:comment w:id='0' w:author='Ann'>{paragraph(run('comment text'))}"
         "</w:comment></w:comments>",
         "word/charts/chart1.xml": CHART,
-        "word/charts/_rels/chart1.xml.rels": related(("r1", "package", "../embeddings/chart.xlsx")),
+        "word/charts/_rels/chart1.xml.rels": relationships_xml(("r1", "package", "../embeddings/chart.xlsx")),
         "word/embeddings/chart.xlsx": b"PK",
         "word/diagrams/data1.xml": DIAGRAM,
         "word/afchunk.html": "<p>included text</p>",
@@ -194,10 +194,10 @@ def sheets(path: Path) -> Path:
         '<sheet name="Away" sheetId="2" state="hidden" r:id="r2"/></sheets>'
         "<definedNames><definedName name='TaxRate'>0.19</definedName></definedNames></workbook>"
     )
-    hidden = f'<worksheet xmlns="{S}"><sheetData><row r="1">{text("A1", "secret")}</row></sheetData></worksheet>'
+    hidden_sheet = f'<worksheet xmlns="{S}"><sheetData><row r="1">{text("A1", "secret")}</row></sheetData></worksheet>'
     members: dict[str, str | bytes] = {
         "xl/workbook.xml": workbook,
-        "xl/_rels/workbook.xml.rels": related(
+        "xl/_rels/workbook.xml.rels": relationships_xml(
             ("r1", "worksheet", "worksheets/sheet1.xml"),
             ("r2", "worksheet", "worksheets/sheet2.xml"),
             ("r3", "styles", "styles.xml"),
@@ -205,8 +205,8 @@ def sheets(path: Path) -> Path:
         ),
         "xl/styles.xml": f'<styleSheet xmlns="{S}"><cellXfs><xf/></cellXfs></styleSheet>',
         "xl/worksheets/sheet1.xml": sheet,
-        "xl/worksheets/sheet2.xml": hidden,
-        "xl/worksheets/_rels/sheet1.xml.rels": related(
+        "xl/worksheets/sheet2.xml": hidden_sheet,
+        "xl/worksheets/_rels/sheet1.xml.rels": relationships_xml(
             ("rLink", "hyperlink", "https://link.example.org/a"),
             ("rDraw", "drawing", "../drawings/drawing1.xml"),
             ("rCom", "comments", "../comments1.xml"),
@@ -215,7 +215,7 @@ def sheets(path: Path) -> Path:
         "xl/comments1.xml": f'<comments xmlns="{S}"><commentList><comment ref="A1"><text><t>comment text</t></text>'
         "</comment></commentList></comments>",
         "xl/drawings/drawing1.xml": drawing,
-        "xl/drawings/_rels/drawing1.xml.rels": related(("rChart", "chart", "../charts/chart1.xml")),
+        "xl/drawings/_rels/drawing1.xml.rels": relationships_xml(("rChart", "chart", "../charts/chart1.xml")),
         "xl/charts/chart1.xml": CHART,
         "xl/embeddings/oleObject1.bin": b"\xd0\xcf",
         "xl/externalLinks/externalLink1.xml": f'<externalLink xmlns="{S}"><v>other workbook</v></externalLink>',
@@ -225,25 +225,25 @@ def sheets(path: Path) -> Path:
 
 def slides(path: Path) -> Path:
     """A presentation with every kind of part: one of python-pptx with the parts added."""
-    deck = pptx.Presentation()
-    slide = deck.slides.add_slide(deck.slide_layouts[5])
+    presentation = pptx.Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[5])
     assert slide.shapes.title is not None
     slide.shapes.title.text = "slide title"
     box = slide.shapes.add_textbox(0, Inches(3), Inches(2), Inches(1))
-    written = box.text_frame.paragraphs[0].add_run()
-    written.text = "linked words"
-    written.hyperlink.address = "https://link.example.org/a"
+    text_run = box.text_frame.paragraphs[0].add_run()
+    text_run.text = "linked words"
+    text_run.hyperlink.address = "https://link.example.org/a"
     table = slide.shapes.add_table(1, 2, 0, Inches(5), Inches(2), Inches(1)).table
     table.cell(0, 0).text, table.cell(0, 1).text = "cell text", "next cell"
     notes = slide.notes_slide.notes_text_frame
     assert notes is not None
     notes.text = "speaker notes"
-    hidden = deck.slides.add_slide(deck.slide_layouts[5])
-    assert hidden.shapes.title is not None
-    hidden.shapes.title.text = "hidden slide"
-    hidden._element.set("show", "0")
-    plain = path.with_suffix(".plain")
-    deck.save(str(plain))
+    hidden_slide = presentation.slides.add_slide(presentation.slide_layouts[5])
+    assert hidden_slide.shapes.title is not None
+    hidden_slide.shapes.title.text = "hidden slide"
+    hidden_slide._element.set("show", "0")
+    plain_path = path.with_suffix(".plain")
+    presentation.save(str(plain_path))
     shapes = (
         "<p:pic><p:nvPicPr><p:cNvPr id='70' name='x' descr='alt text'/><p:cNvPicPr/><p:nvPr/></p:nvPicPr>"
         "<p:blipFill/><p:spPr/></p:pic>"
@@ -260,7 +260,7 @@ def slides(path: Path) -> Path:
         "uri='http://schemas.openxmlformats.org/drawingml/2006/chart'><c:chart r:id='rChart'/></a:graphicData>"
         "</a:graphic></p:graphicFrame>"
     )
-    added = related(
+    relations = relationships_xml(
         ("rData", "diagramData", "../diagrams/data1.xml"),
         ("rChart", "chart", "../charts/chart1.xml"),
         ("rCom", "comments", "../comments/comment1.xml"),
@@ -270,7 +270,7 @@ def slides(path: Path) -> Path:
         "<p:sp><p:nvSpPr><p:cNvPr id='80' name='f'/><p:cNvSpPr/><p:nvPr/></p:nvSpPr><p:spPr/><p:txBody><a:bodyPr/>"
         "<a:p><a:r><a:t>layout text</a:t></a:r></a:p></p:txBody></p:sp></p:spTree>"
     )
-    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(plain_path) as source, zipfile.ZipFile(path, "w") as archive:
         for name in source.namelist():
             data = source.read(name).decode("utf-8", "surrogateescape")
             if name == "ppt/slides/slide1.xml":
@@ -278,7 +278,7 @@ def slides(path: Path) -> Path:
                 data = data.replace("<p:sld ", f"<p:sld {spaces} ", 1)
                 data = data.replace("</p:spTree>", f"{shapes}</p:spTree>")
             elif name == "ppt/slides/_rels/slide1.xml.rels":
-                data = data.replace("</Relationships>", added)
+                data = data.replace("</Relationships>", relations)
             elif name == "ppt/slideLayouts/slideLayout6.xml":
                 data = data.replace("</p:spTree>", layout)
             elif name == "[Content_Types].xml":
@@ -292,7 +292,7 @@ def slides(path: Path) -> Path:
             "ppt/comments/comment1.xml", f"<p:cmLst {SPACES}><p:cm><p:text>comment text</p:text></p:cm></p:cmLst>"
         )
         archive.writestr("ppt/embeddings/oleObject1.bin", b"\xd0\xcf")
-    plain.unlink()
+    plain_path.unlink()
     return path
 
 

@@ -39,10 +39,10 @@ class Faults:
     seen: list[str] = field(default_factory=list)
 
     def take(self, name: str, path: str) -> bool:
-        left: int = getattr(self, name)
-        if not left or self.where not in path:
+        remaining: int = getattr(self, name)
+        if not remaining or self.where not in path:
             return False
-        setattr(self, name, left - 1)
+        setattr(self, name, remaining - 1)
         return True
 
 
@@ -54,28 +54,28 @@ class Shim:
         self._engine = AsyncQdrantClient(":memory:")
         self._aliases: Any = None
         """The aliases before the last change."""
-        named = "/collections/{name}"
+        collection_path = "/collections/{name}"
         self.app = Starlette(
             routes=[
                 Route("/", self._version),
                 self._route("GET", "/collections", lambda engine, _, __: engine.get_collections()),
                 self._route("GET", "/aliases", self._list_aliases),
                 self._route("POST", "/collections/aliases", self._change_aliases),
-                self._route("GET", named, lambda engine, name, _: engine.get_collection(name)),
-                self._route("PUT", named, _create),
-                self._route("PATCH", named, _update),
-                self._route("DELETE", named, lambda engine, name, _: engine.delete_collection(name)),
-                self._route("PUT", f"{named}/index", _index),
-                self._route("PUT", named + "/vectors/{vector}", _add_vector),
-                self._route("PUT", f"{named}/points", _upsert),
-                self._route("PUT", f"{named}/points/vectors", _update_vectors),
-                self._route("POST", f"{named}/points", _retrieve),
-                self._route("POST", f"{named}/points/delete", _delete),
-                self._route("POST", f"{named}/points/count", _count),
-                self._route("POST", f"{named}/points/scroll", _scroll),
-                self._route("POST", f"{named}/points/query", _query),
-                self._route("POST", f"{named}/points/query/batch", _query_batch),
-                self._route("POST", f"{named}/facet", _facet),
+                self._route("GET", collection_path, lambda engine, name, _: engine.get_collection(name)),
+                self._route("PUT", collection_path, _create),
+                self._route("PATCH", collection_path, _update),
+                self._route("DELETE", collection_path, lambda engine, name, _: engine.delete_collection(name)),
+                self._route("PUT", f"{collection_path}/index", _index),
+                self._route("PUT", collection_path + "/vectors/{vector}", _add_vector),
+                self._route("PUT", f"{collection_path}/points", _upsert),
+                self._route("PUT", f"{collection_path}/points/vectors", _update_vectors),
+                self._route("POST", f"{collection_path}/points", _retrieve),
+                self._route("POST", f"{collection_path}/points/delete", _delete),
+                self._route("POST", f"{collection_path}/points/count", _count),
+                self._route("POST", f"{collection_path}/points/scroll", _scroll),
+                self._route("POST", f"{collection_path}/points/query", _query),
+                self._route("POST", f"{collection_path}/points/query/batch", _query_batch),
+                self._route("POST", f"{collection_path}/facet", _facet),
             ]
         )
 
@@ -109,14 +109,14 @@ class Shim:
 
     async def _change_aliases(self, engine: AsyncQdrantClient, _: str, body: Any) -> Any:
         before = await engine.get_aliases()
-        there = {collection.name for collection in (await engine.get_collections()).collections}
+        collections = {collection.name for collection in (await engine.get_collections()).collections}
         actions = rest.ChangeAliasesOperation.model_validate(body).actions
         for action in actions:  # all or nothing
-            if isinstance(action, rest.CreateAliasOperation) and action.create_alias.collection_name not in there:
+            if isinstance(action, rest.CreateAliasOperation) and action.create_alias.collection_name not in collections:
                 raise ValueError(f"Collection {action.create_alias.collection_name} not found")
-        done = await engine.update_collection_aliases(actions)
+        outcome = await engine.update_collection_aliases(actions)
         self._aliases = before
-        return done
+        return outcome
 
 
 @asynccontextmanager
@@ -197,11 +197,11 @@ async def _count(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
 
 
 async def _scroll(engine: AsyncQdrantClient, name: str, body: Any) -> Any:
-    parsed = rest.ScrollRequest.model_validate(body)
-    records, following = await engine.scroll(
-        name, parsed.filter, limit=parsed.limit or 10, offset=parsed.offset, with_payload=True
+    scroll = rest.ScrollRequest.model_validate(body)
+    records, next_offset = await engine.scroll(
+        name, scroll.filter, limit=scroll.limit or 10, offset=scroll.offset, with_payload=True
     )
-    return {"points": _plain(records), "next_page_offset": following}
+    return {"points": _plain(records), "next_page_offset": next_offset}
 
 
 async def _query(engine: AsyncQdrantClient, name: str, body: Any) -> Any:

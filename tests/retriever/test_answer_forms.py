@@ -6,7 +6,7 @@ from mcp_servers.answer_forms import asked_form, has_form
 
 
 @pytest.mark.parametrize(
-    ("question", "answer", "other"),
+    ("question", "answer", "distractor"),
     [
         (
             "What does a parrot cost?",
@@ -26,11 +26,11 @@ from mcp_servers.answer_forms import asked_form, has_form
         ("产假有多少天？", "产假为九十八天", "产假由直属主管审批"),
     ],
 )
-def test_only_a_text_with_the_asked_form_of_answer_is_relevant(question: str, answer: str, other: str) -> None:
+def test_only_a_text_with_the_asked_form_of_answer_is_relevant(question: str, answer: str, distractor: str) -> None:
     form = asked_form(question)
     assert form is not None
     assert has_form(answer, form)
-    assert not has_form(other, form)
+    assert not has_form(distractor, form)
 
 
 def test_an_amount_stands_for_a_price_but_not_for_a_salary() -> None:

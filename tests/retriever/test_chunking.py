@@ -48,16 +48,16 @@ def sentences_of(text: str) -> list[str]:
     return [text[start:end] for start, end in split_sentences(text)]
 
 
-def spans_outside_white_space(text: str, spans: list[TextSpan]) -> set[int]:
-    return {at for span in spans for at in range(*span) if not text[at].isspace()}
+def visible_offsets(text: str, spans: list[TextSpan]) -> set[int]:
+    return {offset for span in spans for offset in range(*span) if not text[offset].isspace()}
 
 
 @given(TEXTS)
 def test_sentences_cover_every_visible_character_once_and_in_order(text: str) -> None:
     spans = list(split_sentences(text))
-    assert all(one.end <= other.start for one, other in pairwise(spans))
+    assert all(before.end <= after.start for before, after in pairwise(spans))
     assert all(text[start:end] == text[start:end].strip() != "" for start, end in spans)
-    assert spans_outside_white_space(text, spans) == {at for at, letter in enumerate(text) if not letter.isspace()}
+    assert visible_offsets(text, spans) == {offset for offset, letter in enumerate(text) if not letter.isspace()}
 
 
 @given(DOCUMENTS)
@@ -74,10 +74,12 @@ def test_spans_of_chunks_and_sentences_slice_to_their_text(parsed: ParsedDocumen
 def test_every_visible_character_belongs_to_a_sentence_or_a_heading_path(parsed: ParsedDocument) -> None:
     chunks = chunk_document(parsed, "d", "n")
     spans = [TextSpan(chunk.start + start, chunk.start + end) for chunk in chunks for start, end in chunk.sentences]
-    covered = spans_outside_white_space(parsed.text, spans)
+    covered = visible_offsets(parsed.text, spans)
     offset = 0
     for block in parsed.blocks:
-        visible = {at for at in range(offset, offset + len(block.text)) if not parsed.text[at].isspace()}
+        visible = {
+            position for position in range(offset, offset + len(block.text)) if not parsed.text[position].isspace()
+        }
         assert visible <= covered or any(block.text in chunk.heading_path for chunk in chunks)
         offset += len(block.text) + len(SEPARATOR)
 
@@ -86,7 +88,7 @@ def test_every_visible_character_belongs_to_a_sentence_or_a_heading_path(parsed:
 def test_chunks_keep_their_size_and_stay_on_one_page(parsed: ParsedDocument) -> None:
     pages = [block.page for block in parsed.blocks for _ in block.text + SEPARATOR]
     for chunk in chunk_document(parsed, "d", "n"):
-        assert {pages[at] for start, end in chunk.sentences for at in (chunk.start + start,)} == {chunk.page}
+        assert {pages[offset] for start, end in chunk.sentences for offset in (chunk.start + start,)} == {chunk.page}
         assert sum(estimate_tokens(chunk.text[a:b]) for a, b in chunk.sentences) <= TARGET_TOKENS + MAX_SENTENCE_TOKENS
 
 
@@ -143,9 +145,9 @@ def test_a_long_section_is_cut_near_the_target_with_one_sentence_of_overlap() ->
     sizes = [estimate_tokens(chunk.text) for chunk in chunks]
     assert len(chunks) > 3
     assert all(MINIMUM_TOKENS <= size <= TARGET_TOKENS + MINIMUM_TOKENS for size in sizes)
-    for one, other in pairwise(chunks):
-        assert one.end > other.start
-        assert other.text[slice(*other.sentences[0])] == one.text[slice(*one.sentences[-1])]
+    for before, after in pairwise(chunks):
+        assert before.end > after.start
+        assert after.text[slice(*after.sentences[0])] == before.text[slice(*before.sentences[-1])]
 
 
 def test_code_and_table_lines_are_never_cut_and_never_repeated() -> None:
@@ -162,13 +164,13 @@ def test_rows_of_a_sheet_are_grouped_below_a_repeated_header() -> None:
     groups = list(row_groups(rows))
     assert len(groups) > 2
     assert all(text.startswith("name | days\n") for _, _, text in groups)
-    assert [at for first, last, _ in groups for at in range(first, last + 1)] == list(range(1, 41))
+    assert [number for first, last, _ in groups for number in range(first, last + 1)] == list(range(1, 41))
 
 
 def test_chunk_ids_are_the_same_for_the_same_document_and_differ_between_documents() -> None:
-    first, again, other = (chunk_document(RULES, document, "n") for document in ("a", "a", "b"))
-    assert first == again
-    assert not {chunk.chunk_id for chunk in first} & {chunk.chunk_id for chunk in other}
+    first, first_again, second = (chunk_document(RULES, document, "n") for document in ("a", "a", "b"))
+    assert first == first_again
+    assert not {chunk.chunk_id for chunk in first} & {chunk.chunk_id for chunk in second}
 
 
 def test_a_chunk_is_equal_after_a_json_round_trip() -> None:

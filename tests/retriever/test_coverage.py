@@ -9,8 +9,8 @@ from mcp_servers.retriever.lexical import query_vector
 def coverage(question: str, passage: str) -> Coverage | None:
     """Return the passage's coverage of a question whose words are all equally rare."""
     tokens = frozenset(query_vector(question).indices)
-    asked = read_question(question, tokens)
-    return asked.coverage(passage, frozenset(), asked.weigh(dict.fromkeys(tokens, 1.0)))
+    parsed_question = read_question(question, tokens)
+    return parsed_question.coverage(passage, frozenset(), parsed_question.weigh(dict.fromkeys(tokens, 1.0)))
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_word_coverage_is_unknown_for_a_passage_in_another_language(question: st
     ],
 )
 def test_a_telephone_number_matches_the_word_telephone(question: str, number: str, name: str) -> None:
-    answer, other = coverage(question, number), coverage(question, name)
+    answer, distractor = coverage(question, number), coverage(question, name)
     assert answer is not None
-    assert other is not None
+    assert distractor is not None
     assert answer.lacking == 0
-    assert answer.held > other.held
+    assert answer.held > distractor.held
 
 
 def test_a_telephone_number_is_not_a_phone_bill() -> None:
@@ -104,27 +104,31 @@ def test_a_telephone_number_is_not_a_phone_bill() -> None:
 def test_a_passage_about_hotels_misses_little_of_a_hotel_bill() -> None:
     question, passage = "How do I claim a hotel bill?", "Hotels: Book through the portal, and claim it."
     tokens = frozenset(query_vector(question).indices)
-    asked = read_question(question, tokens)
-    weights = asked.weigh(dict.fromkeys(tokens, 1.0))
-    about, aside = (asked.coverage(passage, frozenset(), weights, heading) for heading in ("Hotels", "Trains"))
-    assert about is not None
-    assert aside is not None
-    assert 0 < about.lacking < aside.lacking
+    parsed_question = read_question(question, tokens)
+    weights = parsed_question.weigh(dict.fromkeys(tokens, 1.0))
+    hotel_coverage, train_coverage = (
+        parsed_question.coverage(passage, frozenset(), weights, heading) for heading in ("Hotels", "Trains")
+    )
+    assert hotel_coverage is not None
+    assert train_coverage is not None
+    assert 0 < hotel_coverage.lacking < train_coverage.lacking
 
 
 def test_a_missing_word_before_a_chinese_thing_weighs_less_than_the_missing_thing() -> None:
-    before, thing = coverage("客服热线在哪里？", "热线在二楼"), coverage("客服热线在哪里？", "客服在二楼")
-    assert before is not None
-    assert thing is not None
-    assert 0 < before.lacking < thing.lacking
+    without_word, without_thing = coverage("客服热线在哪里？", "热线在二楼"), coverage("客服热线在哪里？", "客服在二楼")
+    assert without_word is not None
+    assert without_thing is not None
+    assert 0 < without_word.lacking < without_thing.lacking
 
 
 def test_a_missing_word_before_the_thing_weighs_less_than_the_missing_thing() -> None:
-    before = coverage("How many days of annual leave do I get?", "The staff have 27 days of leave that are paid.")
-    thing = coverage("How many days of annual leave do I get?", "The annual meeting takes two days and is paid.")
-    assert before is not None
-    assert thing is not None
-    assert before.lacking < thing.lacking
+    without_word = coverage("How many days of annual leave do I get?", "The staff have 27 days of leave that are paid.")
+    without_thing = coverage(
+        "How many days of annual leave do I get?", "The annual meeting takes two days and is paid."
+    )
+    assert without_word is not None
+    assert without_thing is not None
+    assert without_word.lacking < without_thing.lacking
 
 
 def test_a_word_with_the_same_start_is_another_word() -> None:
@@ -134,7 +138,7 @@ def test_a_word_with_the_same_start_is_another_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "missing"),
+    ("question", "is_missing"),
     [
         ("What is the CEO's salary?", True),
         ("When does the office of Norham close?", True),
@@ -144,19 +148,21 @@ def test_a_word_with_the_same_start_is_another_word() -> None:
         ("Wann schließt das Kontor?", False),  # every German noun has a capital letter
     ],
 )
-def test_a_name_in_no_passage_is_missing(question: str, missing: bool) -> None:
-    asked = read_question(question, frozenset(query_vector(question).indices))
-    held = [frozenset(query_vector(text).indices) for text in ("The office closes at ten.", "The salary of the crew.")]
-    assert asked.missing_name(held) is missing
+def test_a_name_in_no_passage_is_missing(question: str, is_missing: bool) -> None:
+    parsed_question = read_question(question, frozenset(query_vector(question).indices))
+    passage_tokens = [
+        frozenset(query_vector(text).indices) for text in ("The office closes at ten.", "The salary of the crew.")
+    ]
+    assert parsed_question.missing_name(passage_tokens) is is_missing
 
 
 def test_a_part_of_a_compound_is_not_the_compound() -> None:
-    inside = coverage("Wo liegt der Pausenraum?", "Der Raum für die Pause liegt im Haus.")
-    whole = coverage("Wo liegt der Raum?", "Der Pausenraum liegt im Haus und ist offen.")
-    assert inside is not None
-    assert inside.lacking > 0
-    assert whole is not None
-    assert whole.lacking > 0  # four letters may occur inside any word
+    part_coverage = coverage("Wo liegt der Pausenraum?", "Der Raum für die Pause liegt im Haus.")
+    compound_coverage = coverage("Wo liegt der Raum?", "Der Pausenraum liegt im Haus und ist offen.")
+    assert part_coverage is not None
+    assert part_coverage.lacking > 0
+    assert compound_coverage is not None
+    assert compound_coverage.lacking > 0  # four letters may occur inside any word
 
 
 @pytest.mark.parametrize("question", ["", "7", "?!…", "Ｈ", "مرحبا", "שלום 微风 x", "a " * 5_000, "微" * 2_000])

@@ -25,33 +25,33 @@ MACHINE_WORDS = re.compile(r"[A-Za-z]+(?:Error|Exception|Warning)\b|\w+Zip\w+|Er
 """Technical words that a sentence for the uploader must not contain."""
 
 
-def cut(data: bytearray, chance: random.Random) -> bytearray:
-    return data[: chance.randrange(1, len(data))]
+def cut_bytes(data: bytearray, rng: random.Random) -> bytearray:
+    return data[: rng.randrange(1, len(data))]
 
 
-def flipped(data: bytearray, chance: random.Random) -> bytearray:
+def flip_bits(data: bytearray, rng: random.Random) -> bytearray:
     for _ in range(1 + len(data) // 4000):
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     return data
 
 
-def overwritten(data: bytearray, chance: random.Random) -> bytearray:
-    at = chance.randrange(len(data))
-    end = min(len(data), at + chance.randrange(1, 600))
-    data[at:end] = chance.randbytes(end - at)
+def overwrite_bytes(data: bytearray, rng: random.Random) -> bytearray:
+    start = rng.randrange(len(data))
+    end = min(len(data), start + rng.randrange(1, 600))
+    data[start:end] = rng.randbytes(end - start)
     return data
 
 
 @pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("path", CORPUS, ids=[path.name for path in CORPUS])
 def test_a_damaged_file_is_read_or_refused_with_its_name_and_a_remedy(path: Path, tmp_path: Path) -> None:
-    whole = path.read_bytes()
+    content = path.read_bytes()
     refusals: list[DocumentError] = []
-    for seed, damage in enumerate((cut, flipped, overwritten, cut, flipped)):
-        bad = tmp_path / f"bad{path.suffix}"
-        bad.write_bytes(damage(bytearray(whole), random.Random(f"{path.name} {seed}")))
+    for seed, damage in enumerate((cut_bytes, flip_bits, overwrite_bytes, cut_bytes, flip_bits)):
+        damaged_path = tmp_path / f"bad{path.suffix}"
+        damaged_path.write_bytes(damage(bytearray(content), random.Random(f"{path.name} {seed}")))
         try:
-            parse(bad, path.name)
+            parse(damaged_path, path.name)
         except DocumentError as error:
             refusals.append(error)
     for refusal in refusals:
@@ -76,12 +76,12 @@ def test_a_truncated_pdf_without_a_complete_page_is_refused_with_the_reason(
     tmp_path: Path, name: str, content: bytes
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(DocumentError) as exc_info:
         parse(tmp_path / name, name)
-    assert "its end is missing, and no page is whole" in caught.value.sentence(name)
+    assert "its end is missing, and no page is whole" in exc_info.value.sentence(name)
 
 
-def with_damaged_part(path: Path, part: str) -> Path:
+def damage_part(path: Path, part: str) -> Path:
     """Damage the compressed data of a part of a package, so that its checksum is wrong."""
     with zipfile.ZipFile(path) as archive:
         member = archive.getinfo(part)
@@ -92,14 +92,14 @@ def with_damaged_part(path: Path, part: str) -> Path:
         + int.from_bytes(data[member.header_offset + 26 : member.header_offset + 28], "little")
     )
     start += int.from_bytes(data[member.header_offset + 28 : member.header_offset + 30], "little")
-    for at in range(start + member.compress_size // 2, start + member.compress_size):
-        data[at] ^= 0x5A
+    for offset in range(start + member.compress_size // 2, start + member.compress_size):
+        data[offset] ^= 0x5A
     path.write_bytes(data)
     return path
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "part", "kept"),
+    ("name", "make", "part", "remaining_text"),
     [
         ("a.docx", office_files.word, "word/comments.xml", "link text"),
         ("a.xlsx", office_files.sheets, "xl/worksheets/sheet2.xml", "header one"),
@@ -112,14 +112,14 @@ def with_damaged_part(path: Path, part: str) -> Path:
     ],
 )
 def test_a_damaged_part_costs_only_itself_and_is_named(
-    tmp_path: Path, name: str, make: Callable[[Path], Path], part: str, kept: str
+    tmp_path: Path, name: str, make: Callable[[Path], Path], part: str, remaining_text: str
 ) -> None:
-    whole = read(make(tmp_path / name))
-    parsed = read(with_damaged_part(tmp_path / name, part))
+    undamaged = read(make(tmp_path / name))
+    parsed = read(damage_part(tmp_path / name, part))
     assert f"incomplete: damaged parts of the file were not read: {part}" in parsed.notes
-    assert kept in parsed.text
-    assert {block.text for block in parsed.blocks} <= {block.text for block in whole.blocks} | {"Slide 1"}
-    assert len(parsed.text) > len(whole.text) / 3
+    assert remaining_text in parsed.text
+    assert {block.text for block in parsed.blocks} <= {block.text for block in undamaged.blocks} | {"Slide 1"}
+    assert len(parsed.text) > len(undamaged.text) / 3
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,11 @@ def test_a_file_with_a_damaged_main_part_is_refused_by_the_parts_name(
     tmp_path: Path, name: str, make: Callable[[Path], Path], part: str
 ) -> None:
     make(tmp_path / name)
-    with pytest.raises(DocumentError) as caught:
-        read(with_damaged_part(tmp_path / name, part))
+    with pytest.raises(DocumentError) as exc_info:
+        read(damage_part(tmp_path / name, part))
     assert (
-        caught.value.sentence(name) == f'"{name}" was not read: its part {part} is damaged. {ADVICE["DOCUMENT_BROKEN"]}'
+        exc_info.value.sentence(name)
+        == f'"{name}" was not read: its part {part} is damaged. {ADVICE["DOCUMENT_BROKEN"]}'
     )
 
 
@@ -151,7 +152,7 @@ def test_a_damaged_chapter_of_a_book_costs_only_that_chapter(tmp_path: Path) -> 
         "c2.xhtml": "<html><body><p>second chapter</p></body></html>",
     }
     book = files.package(tmp_path / "a.epub", {member: text.encode() for member, text in members.items()})
-    parsed = read(with_damaged_part(book, "c1.xhtml"))
+    parsed = read(damage_part(book, "c1.xhtml"))
     assert parsed.text == "second chapter"
     assert parsed.notes == ("a chapter is damaged and was not read: 'c1.xhtml'",)
 

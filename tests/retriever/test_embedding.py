@@ -23,8 +23,8 @@ from mcp_servers.retriever.http_embedder import ANSWER_BYTES, ATTEMPTS, MAX_REAS
 from .tiny_model import DIMENSION, write_model
 
 
-def cosine(one: list[float], other: list[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True)) / math.hypot(*one) / math.hypot(*other)
+def cosine(a_vector: list[float], b_vector: list[float]) -> float:
+    return sum(a * b for a, b in zip(a_vector, b_vector, strict=True)) / math.hypot(*a_vector) / math.hypot(*b_vector)
 
 
 async def test_a_model_folder_gives_vectors_in_the_order_of_the_texts(tmp_path: Path) -> None:
@@ -63,22 +63,22 @@ async def test_a_missing_folder_or_model_is_named(tmp_path: Path) -> None:
 
 async def test_fetching_a_local_model_loads_it_and_reports_progress(tmp_path: Path) -> None:
     embedder = FastEmbedder(write_model(tmp_path / "local"), tmp_path)
-    seen: list[tuple[int, int]] = []
-    await embedder.fetch(lambda here, expected: seen.append((here, expected)))
+    reports: list[tuple[int, int]] = []
+    await embedder.fetch(lambda fetched, expected: reports.append((fetched, expected)))
     assert len(await embedder.embed_query("car")) == DIMENSION
 
 
-def endpoint(*answers: Response | dict[str, Any], key: str = "key") -> tuple[HttpEmbedder, list[dict[str, Any]]]:
+def open_endpoint(*answers: Response | dict[str, Any], key: str = "key") -> tuple[HttpEmbedder, list[dict[str, Any]]]:
     """An embedder whose endpoint returns one answer after the other, then vectors; also the bodies it received."""
     bodies: list[dict[str, Any]] = []
-    waiting = list(answers)
+    remaining = list(answers)
 
     async def embeddings(request: Request) -> Response:
         bodies.append({**await request.json(), "key": request.headers.get("authorization")})
-        if waiting:
-            answer = waiting.pop(0)
+        if remaining:
+            answer = remaining.pop(0)
             return answer if isinstance(answer, Response) else JSONResponse(answer)
-        rows = [{"index": at, "embedding": [float(at), 1.0]} for at, _ in enumerate(bodies[-1]["input"])]
+        rows = [{"index": number, "embedding": [float(number), 1.0]} for number, _ in enumerate(bodies[-1]["input"])]
         return JSONResponse({"data": rows[::-1]})
 
     app = Starlette(routes=[Route("/v1/embeddings", embeddings, methods=["POST"])])
@@ -86,7 +86,7 @@ def endpoint(*answers: Response | dict[str, Any], key: str = "key") -> tuple[Htt
 
 
 async def test_an_http_endpoint_is_asked_in_batches_and_answers_in_any_order() -> None:
-    embedder, bodies = endpoint()
+    embedder, bodies = open_endpoint()
     vectors = await embedder.embed_documents([f"text {number}" for number in range(70)])
     assert [len(body["input"]) for body in bodies] == [64, 6]
     assert vectors[1] == [1.0, 1.0]
@@ -98,7 +98,7 @@ async def test_an_http_endpoint_is_asked_in_batches_and_answers_in_any_order() -
 
 
 async def test_a_busy_endpoint_is_retried() -> None:
-    embedder, bodies = endpoint(PlainTextResponse("busy", 503), PlainTextResponse("slow down", 429))
+    embedder, bodies = open_endpoint(PlainTextResponse("busy", 503), PlainTextResponse("slow down", 429))
     assert await embedder.embed_query("x") == [0.0, 1.0]
     assert len(bodies) == ATTEMPTS
     await embedder.aclose()
@@ -116,10 +116,10 @@ async def test_a_busy_endpoint_is_retried() -> None:
     ],
 )
 async def test_an_unusable_answer_is_a_typed_failure(answer: Response | dict[str, Any], reason: str) -> None:
-    embedder, _ = endpoint(answer)
-    with pytest.raises(EmbedderFailed, match=reason) as caught:
+    embedder, _ = open_endpoint(answer)
+    with pytest.raises(EmbedderFailed, match=reason) as exc_info:
         await embedder.embed_query("x")
-    assert "key" not in str(caught.value)
+    assert "key" not in str(exc_info.value)
     await embedder.aclose()
 
 
@@ -127,7 +127,7 @@ async def test_an_unusable_answer_is_a_typed_failure(answer: Response | dict[str
 async def test_a_number_too_large_for_the_index_is_a_typed_error(number: str) -> None:
     """The index stores 32-bit numbers and divides by the square root of their summed squares."""
     body = f'{{"data": [{{"index": 0, "embedding": [0.5, {number}]}}]}}'
-    embedder, _ = endpoint(Response(body, media_type="application/json"))
+    embedder, _ = open_endpoint(Response(body, media_type="application/json"))
     with pytest.raises(EmbedderFailed, match=r"'http:m' failed: .* that is not a usable number"):
         await embedder.embed_documents(["x"])
     assert await embedder.embed_query("x") == [0.0, 1.0]
@@ -135,15 +135,13 @@ async def test_a_number_too_large_for_the_index_is_a_typed_error(number: str) ->
 
 
 @pytest.mark.parametrize("filler", ["", "x" * 180, "x" * 10_000])
-@pytest.mark.parametrize(
-    "echoed", ['Bearer emb/secret"1', '{"error": "Bearer emb/secret\\"1"}', "?key=emb%2Fsecret%221"]
-)
-async def test_an_error_that_repeats_the_key_is_redacted(filler: str, echoed: str) -> None:
-    embedder, bodies = endpoint(PlainTextResponse(f"{filler} refused:\n\x1b[31m {echoed}", 401), key='emb/secret"1')
-    with pytest.raises(EmbedderFailed, match="status 401: ") as caught:
+@pytest.mark.parametrize("echo", ['Bearer emb/secret"1', '{"error": "Bearer emb/secret\\"1"}', "?key=emb%2Fsecret%221"])
+async def test_an_error_that_repeats_the_key_is_redacted(filler: str, echo: str) -> None:
+    embedder, bodies = open_endpoint(PlainTextResponse(f"{filler} refused:\n\x1b[31m {echo}", 401), key='emb/secret"1')
+    with pytest.raises(EmbedderFailed, match="status 401: ") as exc_info:
         await embedder.embed_query("x")
     assert bodies[0]["key"] == 'Bearer emb/secret"1'
-    reason = caught.value.reason
+    reason = exc_info.value.reason
     assert "emb" not in reason
     assert "secret" not in reason
     assert reason.isprintable()
@@ -154,8 +152,8 @@ async def test_an_error_that_repeats_the_key_is_redacted(filler: str, echoed: st
 @pytest.mark.parametrize("status", [200, 400])
 async def test_an_endless_answer_is_refused_by_its_unpacked_size(status: int) -> None:
     """40 KB of gzip that unpack to 40 MB of JSON white space, and as many that unpack to an error."""
-    packed = gzip.compress(b" " * (ANSWER_BYTES + 8 * 2**20))
-    embedder, bodies = endpoint(Response(packed, status, {"Content-Encoding": "gzip"}, "application/json"))
+    compressed = gzip.compress(b" " * (ANSWER_BYTES + 8 * 2**20))
+    embedder, bodies = open_endpoint(Response(compressed, status, {"Content-Encoding": "gzip"}, "application/json"))
     with pytest.raises(EmbedderFailed, match="longer than"):
         await embedder.embed_query("x")
     assert len(bodies) == 1
@@ -165,7 +163,7 @@ async def test_an_endless_answer_is_refused_by_its_unpacked_size(status: int) ->
 
 async def test_vectors_of_different_dimensions_in_one_answer_are_refused() -> None:
     rows = [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [1.0, 2.0]}]
-    embedder, _ = endpoint({"data": rows})
+    embedder, _ = open_endpoint({"data": rows})
     with pytest.raises(EmbedderFailed, match="different dimensions"):
         await embedder.embed_documents(["a", "b"])
     await embedder.aclose()

@@ -10,7 +10,7 @@ from mcp_servers.folding import fold, fold_text
 
 
 @pytest.mark.parametrize(
-    ("text", "folded"),
+    ("text", "expected"),
     [
         ("30\u00a0working\u202fdays", "30 working days"),
         ("a \t\n\u3000 b", "a b"),
@@ -29,8 +29,8 @@ from mcp_servers.folding import fold, fold_text
         ("\u00ad\u200b", ""),
     ],
 )
-def test_lookalike_spellings_fold_to_the_same_text(text: str, folded: str) -> None:
-    assert fold(text).text == folded
+def test_lookalike_spellings_fold_to_the_same_text(text: str, expected: str) -> None:
+    assert fold(text).text == expected
 
 
 @given(st.text())

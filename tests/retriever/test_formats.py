@@ -39,11 +39,11 @@ def read(path: Path, data: bytes | str | None = None) -> ParsedDocument:
     return parse(path, path.name)
 
 
-def texts(parsed: ParsedDocument) -> list[str]:
+def texts_of(parsed: ParsedDocument) -> list[str]:
     return [block.text for block in parsed.blocks]
 
 
-def sheet_with(path: Path, *rows: list[Any]) -> Path:
+def write_sheet(path: Path, *rows: list[Any]) -> Path:
     book = openpyxl.Workbook()
     sheet = book.active
     assert sheet is not None
@@ -64,7 +64,7 @@ def test_each_table_of_a_sheet_has_its_own_title_header_and_range(tmp_path: Path
         ["name", "age"],
         ["Ann", 44],
     ]
-    assert read(sheet_with(tmp_path / "a.xlsx", *rows)).blocks == (
+    assert read(write_sheet(tmp_path / "a.xlsx", *rows)).blocks == (
         Block("heading", "Sheet", 1),
         Block("heading", "Sales 2024", 2),
         Block("table", "city | amount\nBonn | 3", cells="Sheet!A4:B4"),
@@ -76,20 +76,20 @@ def test_each_table_of_a_sheet_has_its_own_title_header_and_range(tmp_path: Path
 
 def test_an_empty_row_inside_a_table_does_not_end_it(tmp_path: Path) -> None:
     rows: list[list[Any]] = [["city", "amount"], ["Bonn", 3], [], ["Kiel", 4]]
-    (_, table) = read(sheet_with(tmp_path / "a.xlsx", *rows)).blocks
+    (_, table) = read(write_sheet(tmp_path / "a.xlsx", *rows)).blocks
     assert table == Block("table", "city | amount\nBonn | 3\nKiel | 4", cells="Sheet!A2:B4")
 
 
 def test_cells_are_read_as_displayed(tmp_path: Path) -> None:
-    path = sheet_with(tmp_path / "a.xlsx", ["share", "sum", "open"], [0.256, 0.1 + 0.2, True])
+    path = write_sheet(tmp_path / "a.xlsx", ["share", "sum", "open"], [0.256, 0.1 + 0.2, True])
     book = openpyxl.load_workbook(path)
     book["Sheet"]["A2"].number_format = "0.0%"
     book.save(path)
-    assert texts(read(path))[1] == "share | sum | open\n25.6% | 0.3 | TRUE"
+    assert texts_of(read(path))[1] == "share | sum | open\n25.6% | 0.3 | TRUE"
 
 
 def test_hidden_sheets_are_left_out_and_a_chart_sheet_is_not_an_error(tmp_path: Path) -> None:
-    path = sheet_with(tmp_path / "a.xlsx", ["city", "amount"], ["Bonn", 3])
+    path = write_sheet(tmp_path / "a.xlsx", ["city", "amount"], ["Bonn", 3])
     book = openpyxl.load_workbook(path)
     book.create_sheet("Secret").append(["salary"])
     book["Secret"].sheet_state = "veryHidden"
@@ -101,11 +101,11 @@ def test_hidden_sheets_are_left_out_and_a_chart_sheet_is_not_an_error(tmp_path: 
 
 
 def test_a_cell_in_the_last_corner_of_a_sheet_is_cheap_to_read(tmp_path: Path) -> None:
-    path = sheet_with(tmp_path / "a.xlsx", ["city", "amount"], ["Bonn", 3])
+    path = write_sheet(tmp_path / "a.xlsx", ["city", "amount"], ["Bonn", 3])
     book = openpyxl.load_workbook(path)
     book["Sheet"]["XFD1048576"] = "end"
     book.save(path)
-    assert texts(read(path))[1] == "city | amount |\nBonn | 3 |\n|  | end"
+    assert texts_of(read(path))[1] == "city | amount |\nBonn | 3 |\n|  | end"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_csv_dialects_of_all_kinds_are_understood(tmp_path: Path, source: str, t
     assert cells is None or parsed.blocks[0].cells == cells
 
 
-def word_with(path: Path, *parts: str) -> Path:
+def write_word(path: Path, *parts: str) -> Path:
     """Make a document whose paragraphs have the given XML."""
     document = docx.Document()
     for part in parts:
@@ -138,7 +138,7 @@ def run(text: str, properties: str = "") -> str:
 
 
 def test_word_text_in_links_controls_and_insertions_is_read_and_hidden_text_is_not(tmp_path: Path) -> None:
-    path = word_with(
+    path = write_word(
         tmp_path / "a.docx",
         f"<w:hyperlink>{run('a link')}</w:hyperlink>",
         f"<w:sdt><w:sdtContent>{run('a control')}</w:sdtContent></w:sdt>",
@@ -146,7 +146,7 @@ def test_word_text_in_links_controls_and_insertions_is_read_and_hidden_text_is_n
         "<w:del w:id='2' w:author='x'><w:r><w:delText>a deletion</w:delText></w:r></w:del>",
         run("a hidden word", "<w:rPr><w:vanish/></w:rPr>"),
     )
-    assert texts(read(path)) == ["seen a link", "seen a control", "seen an insertion", "seen", "seen"]
+    assert texts_of(read(path)) == ["seen a link", "seen a control", "seen an insertion", "seen", "seen"]
 
 
 def test_a_word_text_box_appears_once_after_its_paragraph(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_word_text_box_appears_once_after_its_paragraph(tmp_path: Path) -> Non
         f"<w:r><mc:AlternateContent><mc:Choice Requires='wps'><wps:txbx>{box}</wps:txbx></mc:Choice>"
         f"<mc:Fallback><w:pict>{box}</w:pict></mc:Fallback></mc:AlternateContent></w:r>"
     )
-    assert texts(read(word_with(tmp_path / "a.docx", shape))) == ["seen", "in the box"]
+    assert texts_of(read(write_word(tmp_path / "a.docx", shape))) == ["seen", "in the box"]
 
 
 def test_word_headings_are_recognised_by_outline_and_base_style(tmp_path: Path) -> None:
@@ -182,14 +182,14 @@ def test_merged_word_cells_and_nested_tables_keep_their_rows(tmp_path: Path) -> 
         for cell, word in zip(row.cells, words, strict=True):
             cell.text = word
     table.cell(1, 0).merge(table.cell(2, 0)).text = "junior"
-    inner = table.cell(0, 1).add_table(1, 2)
-    inner.cell(0, 0).text, inner.cell(0, 1).text = "a", "b"
+    inner_table = table.cell(0, 1).add_table(1, 2)
+    inner_table.cell(0, 0).text, inner_table.cell(0, 1).text = "a", "b"
     document.save(str(tmp_path / "a.docx"))
-    assert texts(read(tmp_path / "a.docx")) == ["grade | days a / b\njunior | 25\njunior | 20"]
+    assert texts_of(read(tmp_path / "a.docx")) == ["grade | days a / b\njunior | 25\njunior | 20"]
 
 
 def test_word_footnotes_follow_their_paragraph(tmp_path: Path) -> None:
-    word_with(tmp_path / "plain.docx", "<w:r><w:footnoteReference w:id='2'/></w:r>", run("end"))
+    write_word(tmp_path / "plain.docx", "<w:r><w:footnoteReference w:id='2'/></w:r>", run("end"))
     kind = "officeDocument/2006/relationships/footnotes"
     with zipfile.ZipFile(tmp_path / "plain.docx") as package:
         members = {name: package.read(name) for name in package.namelist()}
@@ -203,7 +203,7 @@ def test_word_footnotes_follow_their_paragraph(tmp_path: Path) -> None:
     members["word/_rels/document.xml.rels"] = rels.replace(b"</Relationships>", f"{relation}</Relationships>".encode())
     note = f"<w:footnotes {WORD}><w:footnote w:id='2'><w:p>{run('The note.')}</w:p></w:footnote></w:footnotes>"
     members["word/footnotes.xml"] = note.encode()
-    assert texts(read(files.package(tmp_path / "a.docx", members))) == ["seen", "The note.", "seen end"]
+    assert texts_of(read(files.package(tmp_path / "a.docx", members))) == ["seen", "The note.", "seen end"]
 
 
 def test_slides_give_tables_charts_and_their_slide_number(tmp_path: Path) -> None:
@@ -258,24 +258,24 @@ def test_a_hyphenated_word_of_a_pdf_is_joined(tmp_path: Path) -> None:
     assert read(files.pdf(tmp_path / "a.pdf", pages)).text == "Everybody has a right to continuous leave."
 
 
-def html(tmp_path: Path, source: str) -> list[str]:
-    return texts(read(tmp_path / "a.html", source))
+def read_html(tmp_path: Path, source: str) -> list[str]:
+    return texts_of(read(tmp_path / "a.html", source))
 
 
 def test_html_lists_keep_depth_numbers_and_paragraphs(tmp_path: Path) -> None:
     source = "<ul><li>one<ul><li>deep</ul><li>two<p>more</ul><ol start=3><li>third<li>fourth</ol>"
-    assert html(tmp_path, source) == ["- one\n  - deep\n- two\n  more\n3. third\n4. fourth"]
+    assert read_html(tmp_path, source) == ["- one\n  - deep\n- two\n  more\n3. third\n4. fourth"]
 
 
 def test_html_cells_keep_words_apart_and_fill_their_row_spans(tmp_path: Path) -> None:
     first = "<tr><th>city<th colspan=2>rates<tr><td rowspan=2>Bonn<td><p>3</p><p>4</p><td>5"
     source = f"<table>{first}<tr><td>6<td>7</table>"
-    assert html(tmp_path, source) == ["city | rates | rates\nBonn | 3 4 | 5\nBonn | 6 | 7"]
+    assert read_html(tmp_path, source) == ["city | rates | rates\nBonn | 3 4 | 5\nBonn | 6 | 7"]
 
 
 def test_layout_tables_in_html_are_read_as_text(tmp_path: Path) -> None:
     source = "<table><tr><td><h1>Leave</h1><p>25 days.</p><td><table><tr><td>a<td>b<tr><td>1<td>2</table>end</table>"
-    assert html(tmp_path, source) == ["Leave", "25 days.", "a | b\n1 | 2", "end"]
+    assert read_html(tmp_path, source) == ["Leave", "25 days.", "a | b\n1 | 2", "end"]
 
 
 @pytest.mark.parametrize(
@@ -288,11 +288,11 @@ def test_layout_tables_in_html_are_read_as_text(tmp_path: Path) -> None:
     ],
 )
 def test_hidden_html_is_not_read(tmp_path: Path, source: str) -> None:
-    assert html(tmp_path, source) == ["seen"]
+    assert read_html(tmp_path, source) == ["seen"]
 
 
 @pytest.mark.parametrize(
-    ("source", "read"),
+    ("source", "expected"),
     [
         ("<p>one<!-- a > b --><p>two", ["one", "two"]),
         ("<p>one <!-- never <b>ended", ["one ended"]),
@@ -306,8 +306,8 @@ def test_hidden_html_is_not_read(tmp_path: Path, source: str) -> None:
         ("<p>&#" + "9" * 5000 + ";", ["&#" + "9" * 5000 + ";"]),
     ],
 )
-def test_broken_html_is_read_like_in_a_browser_without_loss(tmp_path: Path, source: str, read: list[str]) -> None:
-    assert html(tmp_path, source) == read
+def test_broken_html_is_read_like_in_a_browser_without_loss(tmp_path: Path, source: str, expected: list[str]) -> None:
+    assert read_html(tmp_path, source) == expected
 
 
 def test_html_declared_latin_1_is_decoded_like_in_browsers(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_html_declared_latin_1_is_decoded_like_in_browsers(tmp_path: Path) -> No
 
 def test_html_inside_markdown_is_read_as_html(tmp_path: Path) -> None:
     source = "<script>\nx\n</script>\n\n<table><tr><td>a</td><td>b</td></tr>\n<tr><td>1</td><td>2</td></tr></table>\n"
-    assert texts(read(tmp_path / "a.md", source)) == ["a | b\n1 | 2"]
+    assert texts_of(read(tmp_path / "a.md", source)) == ["a | b\n1 | 2"]
 
 
 @pytest.mark.parametrize(
@@ -351,23 +351,23 @@ def test_legacy_encodings_are_recognised_by_their_text(tmp_path: Path, encoding:
 
 
 def test_a_damaged_utf8_file_loses_only_the_damaged_characters(tmp_path: Path) -> None:
-    cut = "每年享有十五天带薪年假。".encode()[:-1]
-    assert read(tmp_path / "a.txt", cut).text == "每年享有十五天带薪年假\ufffd"
-    joined = "Größe.\n".encode() * 20 + "Öffnung.".encode("cp1252")
-    assert read(tmp_path / "b.txt", joined).text == "Größe.\n" * 20 + "Öffnung."
+    cut_text = "每年享有十五天带薪年假。".encode()[:-1]
+    assert read(tmp_path / "a.txt", cut_text).text == "每年享有十五天带薪年假\ufffd"
+    mixed_text = "Größe.\n".encode() * 20 + "Öffnung.".encode("cp1252")
+    assert read(tmp_path / "b.txt", mixed_text).text == "Größe.\n" * 20 + "Öffnung."
 
 
 def test_right_to_left_text_keeps_its_logical_order(tmp_path: Path) -> None:
-    assert html(tmp_path, "<p dir=rtl>שלום עולם (2024)</p>") == ["שלום עולם (2024)"]
+    assert read_html(tmp_path, "<p dir=rtl>שלום עולם (2024)</p>") == ["שלום עולם (2024)"]
 
 
 def test_a_pdf_of_a_thousand_pages_is_read_and_a_longer_one_refused(tmp_path: Path) -> None:
     pages = [[(10, f"Page {number}.")] for number in range(1, 1_002)]
     parsed = read(files.pdf(tmp_path / "a.pdf", pages[:1_000]))
     assert (parsed.pages, parsed.blocks[-1]) == (1_000, Block("prose", "Page 1000.", page=1_000))
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(DocumentError) as exc_info:
         read(files.pdf(tmp_path / "b.pdf", pages))
-    assert caught.value.code == "DOCUMENT_TOO_LARGE"
+    assert exc_info.value.code == "DOCUMENT_TOO_LARGE"
 
 
 def test_a_documents_date_is_the_latest_in_its_metadata(tmp_path: Path) -> None:

@@ -12,15 +12,15 @@ from mcp_servers.frames import MAX_FRAME, BadFrame, Frame, FrameReader, send_fra
 
 
 @given(st.lists(st.tuples(st.dictionaries(st.text(max_size=5), st.integers(0, 9)), st.binary(max_size=20))), st.data())
-def test_frames_are_read_from_any_chunking(sent: list[tuple[dict[str, int], bytes]], data: st.DataObject) -> None:
-    left = b"".join(Frame(value, floats).encode() for value, floats in sent)
+def test_frames_are_read_from_any_chunking(messages: list[tuple[dict[str, int], bytes]], data: st.DataObject) -> None:
+    remaining = b"".join(Frame(value, floats).encode() for value, floats in messages)
     reader = FrameReader()
     received: list[Frame] = []
-    while left:
-        size = data.draw(st.integers(1, len(left)))
-        received += reader.feed(left[:size])
-        left = left[size:]
-    assert [(each.data, each.floats) for each in received] == sent
+    while remaining:
+        size = data.draw(st.integers(1, len(remaining)))
+        received += reader.feed(remaining[:size])
+        remaining = remaining[size:]
+    assert [(frame.data, frame.floats) for frame in received] == messages
 
 
 @pytest.mark.parametrize(

@@ -24,49 +24,51 @@ LEGS = st.lists(st.floats(-10, 10, allow_nan=False), max_size=20).map(
 METHODS = st.sampled_from(["dbsf", "rrf"])
 
 
-def leg(**scores: float) -> list[Scored]:
+def make_leg(**scores: float) -> list[Scored]:
     return [Scored(name, score) for name, score in sorted(scores.items(), key=lambda item: -item[1])]
 
 
-def order(fused: list[Scored]) -> list[str]:
-    return [each.chunk_id for each in fused]
+def ids_of(candidates: list[Scored]) -> list[str]:
+    return [candidate.chunk_id for candidate in candidates]
 
 
 @given(LEGS, LEGS, METHODS)
 def test_fusion_keeps_every_candidate_once_best_first(
-    one: list[Scored], other: list[Scored], method: FusionMethod
+    first_leg: list[Scored], second_leg: list[Scored], method: FusionMethod
 ) -> None:
-    fused = fuse([Ranking(1.0, one), Ranking(0.5, other)], method)
-    assert sorted(order(fused)) == sorted({each.chunk_id for each in one + other})
-    assert [each.score for each in fused] == sorted((each.score for each in fused), reverse=True)
-    assert all(each.score >= 0 for each in fused)
+    fused = fuse([Ranking(1.0, first_leg), Ranking(0.5, second_leg)], method)
+    assert sorted(ids_of(fused)) == sorted({candidate.chunk_id for candidate in first_leg + second_leg})
+    assert [candidate.score for candidate in fused] == sorted((candidate.score for candidate in fused), reverse=True)
+    assert all(candidate.score >= 0 for candidate in fused)
 
 
 @given(LEGS, LEGS, METHODS)
-def test_a_leg_of_no_weight_changes_no_order(one: list[Scored], other: list[Scored], method: FusionMethod) -> None:
-    known = {each.chunk_id for each in one}
-    assert [name for name in order(fuse([Ranking(1.0, one), Ranking(0.0, other)], method)) if name in known] == order(
-        fuse([Ranking(1.0, one)], method)
-    )
+def test_a_leg_of_no_weight_changes_no_order(
+    first_leg: list[Scored], second_leg: list[Scored], method: FusionMethod
+) -> None:
+    first_ids = {candidate.chunk_id for candidate in first_leg}
+    assert [
+        name for name in ids_of(fuse([Ranking(1.0, first_leg), Ranking(0.0, second_leg)], method)) if name in first_ids
+    ] == ids_of(fuse([Ranking(1.0, first_leg)], method))
 
 
 @pytest.mark.parametrize("method", ["dbsf", "rrf"])
 def test_a_hit_of_both_legs_ranks_above_a_hit_of_one(method: FusionMethod) -> None:
-    lexical, dense = leg(a=9, both=8, c=1, d=1), leg(x=0.9, both=0.8, y=0.1, z=0.1)
-    assert order(fuse([Ranking(1.0, lexical), Ranking(1.0, dense)], method))[0] == "both"
+    lexical, dense = make_leg(a=9, both=8, c=1, d=1), make_leg(x=0.9, both=0.8, y=0.1, z=0.1)
+    assert ids_of(fuse([Ranking(1.0, lexical), Ranking(1.0, dense)], method))[0] == "both"
 
 
 def test_a_hit_below_one_legs_limit_counts_with_its_score() -> None:
-    lexical, dense = leg(a=9, b=8, c=2), leg(x=0.9, a=0.85, y=0.3)
-    plain = fuse([Ranking(1.0, lexical), Ranking(1.0, dense)])
-    completed = fuse([Ranking(1.0, lexical, leg(x=1.9)), Ranking(1.0, dense)])
-    assert dict(completed)["x"] > dict(plain)["x"]
-    assert dict(completed)["b"] == dict(plain)["b"]
+    lexical, dense = make_leg(a=9, b=8, c=2), make_leg(x=0.9, a=0.85, y=0.3)
+    plain_order = fuse([Ranking(1.0, lexical), Ranking(1.0, dense)])
+    completed_order = fuse([Ranking(1.0, lexical, make_leg(x=1.9)), Ranking(1.0, dense)])
+    assert dict(completed_order)["x"] > dict(plain_order)["x"]
+    assert dict(completed_order)["b"] == dict(plain_order)["b"]
 
 
 def test_equal_scores_or_a_single_candidate_are_in_the_middle() -> None:
-    assert fuse([Ranking(1.0, leg(a=3))]) == [Scored("a", 0.5)]
-    assert {each.score for each in fuse([Ranking(1.0, leg(a=3, b=3))])} == {0.5}
+    assert fuse([Ranking(1.0, make_leg(a=3))]) == [Scored("a", 0.5)]
+    assert {candidate.score for candidate in fuse([Ranking(1.0, make_leg(a=3, b=3))])} == {0.5}
     assert fuse([Ranking(1.0, []), Ranking(1.0, [])]) == []
 
 
@@ -98,27 +100,27 @@ def test_the_dense_leg_is_weighted_by_its_competence_in_the_questions_script() -
 def test_an_unmeasured_script_counts_like_the_measured_ones() -> None:
     assert dense_weight(Calibration({"cjk": 0.31}, 0.3, 0.9, 100), "days of leave") == 0.0
     assert dense_weight(Calibration({"cjk": 0.95}, 0.3, 0.9, 100), "days of leave") == 1.0
-    both = Calibration({"cjk": 2 * NO_TRUST - FULL_TRUST, "cyrillic": FULL_TRUST}, 0.3, 0.9, 100)
-    assert dense_weight(both, "days of leave") == 0.0
+    two_scripts = Calibration({"cjk": 2 * NO_TRUST - FULL_TRUST, "cyrillic": FULL_TRUST}, 0.3, 0.9, 100)
+    assert dense_weight(two_scripts, "days of leave") == 0.0
     assert dense_weight(Calibration({}, 0.3, 0.9, 3), "days of leave") == UNMEASURED
     assert dense_weight(None, "days of leave") == UNMEASURED
 
 
-def identity(size: int, right: float, wrong: float) -> list[list[float]]:
-    return [[right if at == own else wrong for at in range(size)] for own in range(size)]
+def score_matrix(size: int, right: float, wrong: float) -> list[list[float]]:
+    return [[right if column == row else wrong for column in range(size)] for row in range(size)]
 
 
 def test_competence_is_the_share_of_bm25_hits_found_by_the_dense_leg() -> None:
-    found, guessed, missed = identity(24, 1.0, 0.0), identity(24, 0.5, 0.5), identity(24, 0.0, 1.0)
-    half = [*found[:12], *guessed[12:]]
-    assert measured_competence(found, found) == 1.0
-    assert measured_competence(found, half) == pytest.approx(0.5)
-    assert measured_competence(found, guessed) == 0.0
-    assert measured_competence(found, missed) == 0.0
-    assert measured_competence(half, found) == 1.0
-    assert measured_competence(guessed, found) == 1.0, "words alone find nothing here"
-    assert measured_competence(guessed, guessed) is None, "nothing can be told apart"
-    assert measured_competence(identity(2, 1.0, 0.0), identity(2, 1.0, 0.0)) is None, "that may be luck"
+    hits, guesses, misses = score_matrix(24, 1.0, 0.0), score_matrix(24, 0.5, 0.5), score_matrix(24, 0.0, 1.0)
+    half_hits = [*hits[:12], *guesses[12:]]
+    assert measured_competence(hits, hits) == 1.0
+    assert measured_competence(hits, half_hits) == pytest.approx(0.5)
+    assert measured_competence(hits, guesses) == 0.0
+    assert measured_competence(hits, misses) == 0.0
+    assert measured_competence(half_hits, hits) == 1.0
+    assert measured_competence(guesses, hits) == 1.0, "words alone find nothing here"
+    assert measured_competence(guesses, guesses) is None, "nothing can be told apart"
+    assert measured_competence(score_matrix(2, 1.0, 0.0), score_matrix(2, 1.0, 0.0)) is None, "that may be luck"
 
 
 @pytest.mark.parametrize(

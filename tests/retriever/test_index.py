@@ -35,19 +35,19 @@ OPEN = Callable[[], Any]
 
 
 @asynccontextmanager
-async def embedded(tmp_path: Path) -> AsyncIterator[Index]:
+async def open_embedded(tmp_path: Path) -> AsyncIterator[Index]:
     async with aclosing(EdgeIndex(tmp_path / "index")) as index:
         yield index
 
 
 @asynccontextmanager
-async def in_process(tmp_path: Path) -> AsyncIterator[Index]:
+async def open_in_process(tmp_path: Path) -> AsyncIterator[Index]:
     async with open_process_index(tmp_path / "index") as index:
         yield index
 
 
 @asynccontextmanager
-async def on_server(location: str, **options: Any) -> AsyncIterator[Index]:
+async def open_on_server(location: str, **options: Any) -> AsyncIterator[Index]:
     from qdrant_client import AsyncQdrantClient
 
     from mcp_servers.retriever.server_index import ServerIndex
@@ -62,11 +62,11 @@ async def on_server(location: str, **options: Any) -> AsyncIterator[Index]:
 
 
 @asynccontextmanager
-async def over_http(_: Path) -> AsyncIterator[Index]:
+async def open_over_http(_: Path) -> AsyncIterator[Index]:
     """The index on a server, over the real client and a socket."""
     from .qdrant_shim import Shim, serving
 
-    async with serving(Shim()) as url, on_server(url, check_compatibility=False) as index:
+    async with serving(Shim()) as url, open_on_server(url, check_compatibility=False) as index:
         yield index
 
 
@@ -78,8 +78,8 @@ async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     url = os.environ.get("QDRANT_URL", "")
     if request.param == "server" and not url:
         pytest.skip("QDRANT_URL is not set: the conformance suite does not run against a real Qdrant server")
-    own = {"embedded": embedded, "process": in_process, "http": over_http}.get(request.param)
-    async with own(tmp_path) if own else on_server(url or ":memory:") as index:
+    open_local = {"embedded": open_embedded, "process": open_in_process, "http": open_over_http}.get(request.param)
+    async with open_local(tmp_path) if open_local else open_on_server(url or ":memory:") as index:
         yield index
 
 
@@ -93,7 +93,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Payload indexes have no effect:U
 
 
 def vectors(count: int, dimension: int = 4) -> list[list[float]]:
-    return [[1.0 if at == number % dimension else 0.1 for at in range(dimension)] for number in range(count)]
+    return [[1.0 if column == number % dimension else 0.1 for column in range(dimension)] for number in range(count)]
 
 
 async def test_a_stored_chunk_is_read_unchanged(index: Index, name: str) -> None:
@@ -135,14 +135,14 @@ async def test_a_chunk_equal_to_the_question_has_the_self_score(index: Index, na
 
 async def test_a_context_line_joins_a_stored_chunk_and_brings_no_deleted_one_back(index: Index, name: str) -> None:
     first, second, *rest = [*handbook(), *rules()]
-    lined = [replace(each, context="The vacation allowance of zebra keepers.") for each in (first, second)]
-    await index.upsert(name, lined, known_only=True)
+    with_context = [replace(chunk, context="The vacation allowance of zebra keepers.") for chunk in (first, second)]
+    await index.upsert(name, with_context, known_only=True)
     assert await index.count(name) == 0
     await index.upsert(name, [first, *rest])
     assert not (await index.search_legs(name, "zebra")).lexical
-    await index.upsert(name, lined, known_only=True)
-    assert await index.get(name, [first.chunk_id, second.chunk_id]) == {first.chunk_id: lined[0]}
-    assert [each.chunk_id for each in (await index.search_legs(name, "zebra")).lexical] == [first.chunk_id]
+    await index.upsert(name, with_context, known_only=True)
+    assert await index.get(name, [first.chunk_id, second.chunk_id]) == {first.chunk_id: with_context[0]}
+    assert [hit.chunk_id for hit in (await index.search_legs(name, "zebra")).lexical] == [first.chunk_id]
     await index.upsert(name, [first], known_only=True)
     assert not (await index.search_legs(name, "zebra")).lexical
     await index.drop(name)
@@ -173,8 +173,8 @@ async def test_a_chunk_is_found_under_each_of_its_headings(index: Index, name: s
     chunks = [replace(handbook()[0], heading_path=("Part one", "Leave", "Annual")), handbook()[1]]
     await index.upsert(name, chunks)
     for heading in chunks[0].heading_path:
-        found = await index.search_legs(name, "annual leave", selection=Selection(heading=heading))
-        assert [each.chunk_id for each in found.lexical] == [chunks[0].chunk_id]
+        legs = await index.search_legs(name, "annual leave", selection=Selection(heading=heading))
+        assert [hit.chunk_id for hit in legs.lexical] == [chunks[0].chunk_id]
         assert await index.document_names(name, Selection(heading=heading)) == [chunks[0].document_name]
     assert await index.get(name, [chunks[0].chunk_id]) == {chunks[0].chunk_id: chunks[0]}
     await index.drop(name)
@@ -190,9 +190,9 @@ async def test_chunks_are_read_in_pages_by_ordinal(index: Index, name: str) -> N
 
 
 async def test_existing_returns_the_stored_ids(index: Index, name: str) -> None:
-    known = {chunk.chunk_id for chunk in handbook()}
+    stored_ids = {chunk.chunk_id for chunk in handbook()}
     await index.upsert(name, handbook())
-    assert await index.existing(name, [*known, str(uuid4())]) == known
+    assert await index.existing(name, [*stored_ids, str(uuid4())]) == stored_ids
     assert await index.existing(name, []) == set()
     await index.drop(name)
 
@@ -228,13 +228,13 @@ SELECTIONS = [
 
 async def test_a_selection_limits_both_legs(index: Index, name: str) -> None:
     await index.upsert(name, [*handbook(), *rules()], Dense("e", vectors(4)))
-    for selection, found in SELECTIONS:
+    for selection, hit_count in SELECTIONS:
         legs = await index.search_legs(name, "unused expire", vectors(1)[0], selection)
-        assert len(legs.lexical) == found, selection
-        assert {each.chunk_id for each in legs.dense} >= {each.chunk_id for each in legs.lexical}, selection
-        selected = await index.get(name, [each.chunk_id for each in legs.dense])
+        assert len(legs.lexical) == hit_count, selection
+        assert {hit.chunk_id for hit in legs.dense} >= {hit.chunk_id for hit in legs.lexical}, selection
+        chunks_by_id = await index.get(name, [hit.chunk_id for hit in legs.dense])
         names = set(await index.document_names(name, selection))
-        assert names == {chunk.document_name for chunk in selected.values()}, selection
+        assert names == {chunk.document_name for chunk in chunks_by_id.values()}, selection
     await index.drop(name)
 
 
@@ -245,10 +245,10 @@ async def test_dense_vectors_can_join_later_and_are_searched_then(index: Index, 
     await index.add_dense(name, [chunks[0].chunk_id, str(uuid4())], Dense("e", vectors(2)))
     assert await index.without_dense(name, 10) == chunks[1:]
     legs = await index.search_legs(name, "leave", vectors(1)[0])
-    assert [each.chunk_id for each in legs.dense] == [chunks[0].chunk_id]
+    assert [hit.chunk_id for hit in legs.dense] == [chunks[0].chunk_id]
     assert legs.dense[0].score == pytest.approx(1.0, abs=0.01)
-    ((sampled, (vector,)),) = await index.sample(name, 10)
-    assert sampled == chunks[0]
+    ((sampled_chunk, (vector,)),) = await index.sample(name, 10)
+    assert sampled_chunk == chunks[0]
     assert sum(number * number for number in vector) == pytest.approx(1.0, abs=0.02)
     await index.drop(name)
 
@@ -258,12 +258,15 @@ async def test_equal_documents_give_the_same_sample_under_any_ids(index: Index, 
     for collection in (name, f"{name}_b"):
         chunks = [*handbook(), *rules()]
         chunks = [
-            replace(each, chunk_id=str(uuid4()), document_id=f"{collection}{each.document_id}") for each in chunks
+            replace(chunk, chunk_id=str(uuid4()), document_id=f"{collection}{chunk.document_id}") for chunk in chunks
         ]
         await index.upsert(collection, chunks, Dense("e", vectors(4)))
-        drawn = await index.sample(collection, 2)
+        sample = await index.sample(collection, 2)
         samples.append(
-            sorted((chunk.text, [[round(number, 2) for number in each] for each in stored]) for chunk, stored in drawn)
+            sorted(
+                (chunk.text, [[round(number, 2) for number in vector] for vector in stored_vectors])
+                for chunk, stored_vectors in sample
+            )
         )
         await index.drop(collection)
     assert len(samples[0]) == 2
@@ -273,13 +276,13 @@ async def test_equal_documents_give_the_same_sample_under_any_ids(index: Index, 
 async def test_each_leg_scores_hits_found_only_by_the_other(index: Index, name: str) -> None:
     chunks = [*handbook(), *rules()]
     await index.upsert(name, chunks, Dense("e", vectors(4)))
-    full = await index.search_legs(name, "leave", vectors(1)[0])
-    cut = await index.search_legs(name, "leave", vectors(3)[2], limit=1)
-    (lexical,), (dense,) = cut.lexical, cut.dense
-    assert (lexical.chunk_id, dense.chunk_id) == (full.lexical[0].chunk_id, chunks[2].chunk_id)
-    assert cut.lexical_rest == ()
-    assert [each.chunk_id for each in cut.dense_rest] == [lexical.chunk_id]
-    assert 0 < cut.dense_rest[0].score < dense.score
+    full_legs = await index.search_legs(name, "leave", vectors(1)[0])
+    cut_legs = await index.search_legs(name, "leave", vectors(3)[2], limit=1)
+    (lexical,), (dense,) = cut_legs.lexical, cut_legs.dense
+    assert (lexical.chunk_id, dense.chunk_id) == (full_legs.lexical[0].chunk_id, chunks[2].chunk_id)
+    assert cut_legs.lexical_rest == ()
+    assert [hit.chunk_id for hit in cut_legs.dense_rest] == [lexical.chunk_id]
+    assert 0 < cut_legs.dense_rest[0].score < dense.score
     await index.drop(name)
 
 
@@ -295,10 +298,10 @@ async def test_vectors_of_another_embedder_or_dimension_are_refused(index: Index
 
 async def test_the_collection_records_its_embedder_and_versions(index: Index, name: str) -> None:
     await index.upsert(name, handbook(), Dense("one", vectors(2)))
-    measured = Calibration({"latin": 0.9}, 0.2, 0.8, 2, (0.5, 0.25, 0.0, -0.125))
-    await index.set_calibration(name, measured)
+    calibration = Calibration({"latin": 0.9}, 0.2, 0.8, 2, (0.5, 0.25, 0.0, -0.125))
+    await index.set_calibration(name, calibration)
     meta = await index.meta(name)
-    assert meta == CollectionMeta(embedder="one", dimension=4, calibration=measured)
+    assert meta == CollectionMeta(embedder="one", dimension=4, calibration=calibration)
     await index.drop(name)
 
 
@@ -333,9 +336,9 @@ async def test_a_third_index_generation_leaves_only_itself_and_its_predecessor(i
 
 
 async def test_a_name_that_could_be_a_path_is_refused(index: Index) -> None:
-    for bad in ("../other", "", "a/b", "a@b", "a" * 200, ".."):
+    for bad_name in ("../other", "", "a/b", "a@b", "a" * 200, ".."):
         with pytest.raises(ValueError, match="collection name"):
-            await index.count(bad)
+            await index.count(bad_name)
 
 
 async def test_a_closed_index_says_so_and_closes_twice(index: Index, name: str) -> None:
@@ -347,33 +350,33 @@ async def test_a_closed_index_says_so_and_closes_twice(index: Index, name: str) 
 
 async def test_searches_and_writes_can_run_in_parallel(index: Index, name: str) -> None:
     chunks = long_section(300)
-    found: list[int] = []
+    hit_counts: list[int] = []
 
     async def search() -> None:
-        found.append(len((await index.search_legs(name, "pumps and valves")).lexical))
+        hit_counts.append(len((await index.search_legs(name, "pumps and valves")).lexical))
 
     async with anyio.create_task_group() as tasks:
         for chunk in chunks:
             tasks.start_soon(index.upsert, name, [chunk])
             tasks.start_soon(search)
     assert await index.count(name) == len(chunks)
-    assert len(found) == len(chunks)
+    assert len(hit_counts) == len(chunks)
     await index.drop(name)
 
 
 async def test_stored_chunks_exist_after_reopening(tmp_path: Path) -> None:
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         await index.upsert("law", handbook(), Dense("e", vectors(2)))
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         assert await index.chunks("law", "doc-en") == handbook()
         assert len((await index.search_legs("law", "leave", vectors(1)[0])).dense) == 2
 
 
 async def test_a_second_owner_sees_the_first_until_it_releases_the_folder(tmp_path: Path) -> None:
-    async with embedded(tmp_path):
+    async with open_embedded(tmp_path):
         with pytest.raises(IndexOwned, match=f"in use by process {os.getpid()}"):
             EdgeIndex(tmp_path / "index")
-    async with embedded(tmp_path):
+    async with open_embedded(tmp_path):
         pass
 
 
@@ -394,9 +397,9 @@ anyio.run(main)
 """
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", script, str(tmp_path / "index")]
-    killed = await anyio.run_process(command, env={"PYTHONPATH": root}, check=False)
-    assert killed.returncode == -9
-    async with embedded(tmp_path) as index:
+    process = await anyio.run_process(command, env={"PYTHONPATH": root}, check=False)
+    assert process.returncode == -9
+    async with open_embedded(tmp_path) as index:
         assert await index.chunks("law", "doc-en") == handbook()
         assert len((await index.search_legs("law", "leave", [1.0, 0.0])).dense) == 2
 
@@ -409,9 +412,9 @@ async def test_more_collections_than_the_open_limit_keep_their_chunks(tmp_path: 
 
 
 async def test_documents_of_an_earlier_process_are_found_by_id_name_and_suffix(tmp_path: Path) -> None:
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         await index.upsert("law", [*handbook(), *rules()])
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         assert await index.count("law") == len(handbook()) + len(rules())
         assert await index.count("law", "doc-en") == len(handbook())
         assert await index.document_names("law", Selection(document="handbook.md")) == ["handbook.md"]
@@ -420,7 +423,7 @@ async def test_documents_of_an_earlier_process_are_found_by_id_name_and_suffix(t
 
 
 async def test_a_collection_stays_unchanged_when_its_record_cannot_be_written(tmp_path: Path) -> None:
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         await index.upsert("law", handbook())
         generation = await index.rebuild("law", CollectionMeta())
         await index.upsert(generation, rules())
@@ -438,19 +441,19 @@ async def test_a_collection_left_incomplete_by_a_crash_is_rebuilt(tmp_path: Path
     debris = tmp_path / "index" / "law" / "1"
     debris.mkdir(parents=True)
     (debris / "garbage").write_text("x")
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         assert await index.count("law") == 0
         await index.upsert("law", handbook())
         assert await index.count("law") == 2
 
 
 async def test_a_damaged_shard_is_an_index_fault_and_others_still_work(tmp_path: Path) -> None:
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         await index.upsert("bad", handbook())
         await index.upsert("good", handbook())
     for file in (tmp_path / "index" / "bad" / "1").rglob("*.json"):
         file.write_text("not json")
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         with pytest.raises(IndexUnavailable, match="open a collection"):
             await index.count("bad")
         assert await index.count("good") == 2
@@ -462,7 +465,7 @@ async def test_a_token_weighs_more_the_fewer_chunks_contain_it(tmp_path: Path) -
         replace(handbook()[0], chunk_id=str(uuid4()), ordinal=number, text=text, heading_path=())
         for number, text in enumerate(texts)
     ]
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         await index.upsert("law", chunks)
         for question in ("hose pump", "zebra valve pump"):  # the weights of the first question are cached
             weights = (await index.search_legs("law", question)).tokens
@@ -478,7 +481,7 @@ async def test_the_index_process_sends_what_the_embedded_index_finds(tmp_path: P
         for number, chunk in enumerate(long_section(60))
     ]
     legs: list[LegResults] = []
-    for number, kind in enumerate((embedded, in_process)):
+    for number, kind in enumerate((open_embedded, open_in_process)):
         async with kind(tmp_path / str(number)) as index:
             await index.upsert("law", chunks, Dense("e", vectors(len(chunks), 16)))
             lead = CandidateLimit("dbsf", 1.0, 2, 1)
@@ -496,7 +499,7 @@ async def test_lexical_vectors_made_elsewhere_give_the_same_scores(tmp_path: Pat
     from mcp_servers.retriever.lexical import document_vectors
 
     chunks: list[Chunk] = [*handbook(), *rules()]
-    async with embedded(tmp_path) as index:
+    async with open_embedded(tmp_path) as index:
         await index.upsert("here", chunks)
         await index.upsert("elsewhere", chunks, lexical=document_vectors(map(searchable_text, chunks)))
         assert await index.search_legs("here", "paid leave") == await index.search_legs("elsewhere", "paid leave")

@@ -30,7 +30,7 @@ def pid_of(index: ProcessIndex) -> int:
     return index.pid
 
 
-async def ended(pid: int) -> None:
+async def wait_until_ended(pid: int) -> None:
     """Return once a process has ended."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -50,13 +50,13 @@ async def test_a_kill_at_any_moment_loses_no_acknowledged_event(tmp_path: Path) 
     acknowledged: list[str] = []
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("law", handbook())
-        for at in range(0, len(chunks), 10):
-            batch = chunks[at : at + 10]
+        for start in range(0, len(chunks), 10):
+            batch = chunks[start : start + 10]
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(index.upsert, "law", batch)
-                for _ in range(at // 10):  # each time a little later: sent, begun, half done, answered
+                for _ in range(start // 10):  # each time a little later: sent, begun, half done, answered
                     await anyio.lowlevel.checkpoint()
-                if at % 20 == 0:
+                if start % 20 == 0:
                     os.kill(pid_of(index), signal.SIGKILL)
             acknowledged += [chunk.chunk_id for chunk in batch]
             assert await index.existing("law", acknowledged) == set(acknowledged)
@@ -98,9 +98,9 @@ async def test_a_memory_mapped_page_that_cannot_be_read_fails_a_search_with_its_
 async def test_a_mismatch_is_returned_unchanged(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("law", handbook(), Dense("e", [[1.0, 0.0], [0.0, 1.0]]))
-        with pytest.raises(IndexMismatch) as caught:
+        with pytest.raises(IndexMismatch) as exc_info:
             await index.upsert("law", handbook(), Dense("other", [[1.0, 0.0], [0.0, 1.0]]))
-        assert (caught.value.what, caught.value.recorded, caught.value.given) == ("embedder", "e", "other")
+        assert (exc_info.value.what, exc_info.value.recorded, exc_info.value.given) == ("embedder", "e", "other")
 
 
 async def test_a_cancelled_request_does_not_affect_others(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_a_silent_process_is_killed_after_the_time_limit_for_silence(
         monkeypatch.setattr("mcp_servers.retriever.index_supervisor.STUCK_SECONDS", 0.1)
         with pytest.raises(IndexUnavailable, match="no answer"):
             await count_within(supervisor, 0.2)
-        await ended(first)
+        await wait_until_ended(first)
         assert await count_within(supervisor, SECONDS) == 0
         assert supervisor.pid != first
         await supervisor.close()
@@ -179,8 +179,8 @@ async def test_cached_values_of_a_collection_end_with_each_change(tmp_path: Path
             tasks.cancel_scope.cancel()
         await index.count("law")  # read before, during or after the write
         await index.delete_document("law", handbook()[0].document_id)  # earlier requests are done first
-        there = await index.existing("law", [chunk.chunk_id for chunk in (*handbook(), *rules())])
-        assert await index.count("law") == len(there)
+        existing = await index.existing("law", [chunk.chunk_id for chunk in (*handbook(), *rules())])
+        assert await index.count("law") == len(existing)
         generation = await index.rebuild("law", CollectionMeta())
         await index.upsert(generation, handbook())
         await index.swap("law", generation)
@@ -211,14 +211,14 @@ async def test_a_refused_part_ends_a_write_with_its_reason(tmp_path: Path) -> No
 
 async def test_collections_take_turns(tmp_path: Path) -> None:
     async with open_process_index(tmp_path / "index") as index:
-        long = long_section(15_000)
-        await index.upsert("large", long)
+        large_document = long_section(15_000)
+        await index.upsert("large", large_document)
         await index.upsert("small", handbook())  # creating a collection takes longer than a turn in it
         order: list[str] = []
 
         async def rewrite() -> None:
-            await index.upsert("large", long)
-            await index.delete_document("large", long[0].document_id)
+            await index.upsert("large", large_document)
+            await index.delete_document("large", large_document[0].document_id)
             order.append("large")
 
         async def add() -> None:
@@ -232,11 +232,11 @@ async def test_collections_take_turns(tmp_path: Path) -> None:
 
 
 async def test_a_folder_in_use_prevents_the_start_until_it_is_free(tmp_path: Path) -> None:
-    other = EdgeIndex(tmp_path / "index")
+    owner = EdgeIndex(tmp_path / "index")
     async with open_process_index(tmp_path / "index") as index:
         with pytest.raises(IndexUnavailable, match=f"in use by process {os.getpid()}"):
             await index.count("law")
-        await other.aclose()
+        await owner.aclose()
         with anyio.fail_after(SECONDS):
             while True:
                 try:
@@ -251,10 +251,10 @@ async def test_closing_ends_the_process_with_all_data_on_disk(tmp_path: Path) ->
     async with open_process_index(tmp_path / "index") as index:
         await index.upsert("law", handbook())
         pid = pid_of(index)
-    await ended(pid)
-    alone = EdgeIndex(tmp_path / "index")
-    assert await alone.chunks("law", handbook()[0].document_id) == handbook()
-    await alone.aclose()
+    await wait_until_ended(pid)
+    reopened = EdgeIndex(tmp_path / "index")
+    assert await reopened.chunks("law", handbook()[0].document_id) == handbook()
+    await reopened.aclose()
 
 
 async def test_a_killed_server_leaves_no_process_behind(tmp_path: Path) -> None:
@@ -272,9 +272,9 @@ async def main():
 anyio.run(main)
 """
     command = [sys.executable, "-c", script, str(tmp_path / "index")]
-    killed = await anyio.run_process(command, env={"PYTHONPATH": str(Path(__file__).parents[2])}, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    await ended(int(killed.stdout))
+    process = await anyio.run_process(command, env={"PYTHONPATH": str(Path(__file__).parents[2])}, check=False)
+    assert process.returncode == -signal.SIGKILL
+    await wait_until_ended(int(process.stdout))
 
 
 async def test_signals_to_the_server_do_not_end_its_index_process(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ async def test_signals_to_the_server_do_not_end_its_index_process(tmp_path: Path
 
 
 async def test_the_process_imports_neither_the_server_nor_an_event_loop() -> None:
-    heavy = {"agentic_rag", "anyio", "asyncio", "numpy", "mcp"}
-    script = f"import sys, mcp_servers.retriever.index_process; print(*{heavy} & set(sys.modules))"
-    found = await anyio.run_process([sys.executable, "-c", script])
-    assert found.stdout.decode().split() == []
+    libraries = {"agentic_rag", "anyio", "asyncio", "numpy", "mcp"}
+    script = f"import sys, mcp_servers.retriever.index_process; print(*{libraries} & set(sys.modules))"
+    process = await anyio.run_process([sys.executable, "-c", script])
+    assert process.stdout.decode().split() == []

@@ -29,16 +29,16 @@ TEXTS = {
 async def retriever(tmp_path: Path) -> AsyncIterator[Retriever]:
     async with aclosing(EdgeIndex(tmp_path)) as index:
         for name, text in TEXTS.items():
-            await index.upsert("c", chunks(name, text))
+            await index.upsert("c", chunks_of(name, text))
         yield Retriever(index)
 
 
-def chunks(name: str, text: str) -> list[Chunk]:
+def chunks_of(name: str, text: str) -> list[Chunk]:
     return chunk_document(ParsedDocument((Block("prose", text),)), name, f"{name}.txt")
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "document"),
     [
         ("HX-4471-B price", "price"),
         ("ＨＸ－４４７１－Ｂ", "price"),
@@ -63,16 +63,16 @@ def chunks(name: str, text: str) -> list[Chunk]:
         ("60000", "chinese"),
     ],
 )
-async def test_a_number_is_found_in_every_notation(retriever: Retriever, query: str, found: str) -> None:
+async def test_a_number_is_found_in_every_notation(retriever: Retriever, query: str, document: str) -> None:
     retrieval = await retriever.search("c", query, 1)
-    assert [hit.document_id for hit in retrieval.hits] == [found]
+    assert [hit.document_id for hit in retrieval.hits] == [document]
 
 
 async def test_a_code_in_no_passage_makes_every_passage_irrelevant(retriever: Retriever) -> None:
-    known = await retriever.search("c", "What is the price of HX-4471-B?", 3)
-    unknown = await retriever.search("c", "What is the price of HX-4473-B?", 3)
-    assert max(hit.relevance_score for hit in known.hits) > 0.5
-    assert max((hit.relevance_score for hit in unknown.hits), default=0.0) <= 0.05
+    known_code = await retriever.search("c", "What is the price of HX-4471-B?", 3)
+    unknown_code = await retriever.search("c", "What is the price of HX-4473-B?", 3)
+    assert max(hit.relevance_score for hit in known_code.hits) > 0.5
+    assert max((hit.relevance_score for hit in unknown_code.hits), default=0.0) <= 0.05
 
 
 @pytest.mark.parametrize(

@@ -24,41 +24,41 @@ def read(path: Path, data: bytes | str | None = None, limits: ParseLimits = DEFA
     return parse(path, path.name, limits)
 
 
-def refused(path: Path, data: bytes | str | None = None, limits: ParseLimits = DEFAULT_LIMITS) -> tuple[str, str]:
-    with pytest.raises(DocumentError) as caught:
+def refuse(path: Path, data: bytes | str | None = None, limits: ParseLimits = DEFAULT_LIMITS) -> tuple[str, str]:
+    with pytest.raises(DocumentError) as exc_info:
         read(path, data, limits)
-    return caught.value.code, str(caught.value)
+    return exc_info.value.code, str(exc_info.value)
 
 
-def texts(parsed: ParsedDocument) -> list[str]:
+def texts_of(parsed: ParsedDocument) -> list[str]:
     return [block.text for block in parsed.blocks]
 
 
-def mail(subject: str, body: str, *attached: tuple[str, bytes]) -> EmailMessage:
+def make_mail(subject: str, body: str, *attachments: tuple[str, bytes]) -> EmailMessage:
     message = EmailMessage()
     message["Subject"], message["From"] = subject, "ada@works.example"
     message.set_content(body)
-    for name, data in attached:
+    for name, data in attachments:
         message.add_attachment(data, maintype="application", subtype="octet-stream", filename=name)
     return message
 
 
 def test_a_mail_is_read_with_its_attachments_and_names_the_unread_ones(tmp_path: Path) -> None:
     workbook = files.workbook(tmp_path / "rates.xlsx", 1).read_bytes()
-    message = mail("Rates", "See below.", ("rates.xlsx", workbook), ("run.exe", b"MZ"), ("bad.docx", b"no zip"))
+    message = make_mail("Rates", "See below.", ("rates.xlsx", workbook), ("run.exe", b"MZ"), ("bad.docx", b"no zip"))
     parsed = read(tmp_path / "a.eml", message.as_bytes())
-    assert "city | rate\nCity number 0 | 0" in texts(parsed)
+    assert "city | rate\nCity number 0 | 0" in texts_of(parsed)
     assert ("heading", "Attachment: rates.xlsx", 1) in [(b.kind, b.text, b.level) for b in parsed.blocks]
     assert [note.split(" was")[0] for note in parsed.notes] == ["the attachment 'run.exe'", "the attachment 'bad.docx'"]
 
 
 def test_nested_mail_is_read_two_levels_deep_and_the_third_is_named(tmp_path: Path) -> None:
-    inner = mail("third", "deepest words", ("notes.txt", b"never read"))
+    message = make_mail("third", "deepest words", ("notes.txt", b"never read"))
     for subject, body in (("second", "words of the second"), ("first", "words of the first"), ("outer", "outer words")):
-        around = mail(subject, body)
-        around.add_attachment(inner)
-        inner = around
-    parsed = read(tmp_path / "a.eml", inner.as_bytes())
+        outer = make_mail(subject, body)
+        outer.add_attachment(message)
+        message = outer
+    parsed = read(tmp_path / "a.eml", message.as_bytes())
     assert "words of the second" in parsed.text
     assert "deepest words" not in parsed.text
     assert any("third" in note and "levels deep" in note for note in parsed.notes)
@@ -73,7 +73,7 @@ def test_a_mail_of_ten_thousand_nested_parts_is_cut_and_has_a_note(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("head", "body", "shown"),
+    ("head", "body", "expected"),
     [
         (
             "Subject: 通知\r\nContent-Type: text/plain; charset=us-ascii\r\n\r\n".encode(),
@@ -93,9 +93,11 @@ def test_a_mail_of_ten_thousand_nested_parts_is_cut_and_has_a_note(tmp_path: Pat
         ),
     ],
 )
-def test_mail_whose_encoding_is_declared_wrongly_is_read(tmp_path: Path, head: bytes, body: bytes, shown: str) -> None:
+def test_mail_whose_encoding_is_declared_wrongly_is_read(
+    tmp_path: Path, head: bytes, body: bytes, expected: str
+) -> None:
     parsed = read(tmp_path / "a.eml", head + body)
-    assert shown in parsed.text
+    assert expected in parsed.text
     assert "\ufffd" not in parsed.text
     assert "通知" in parsed.blocks[0].text or parsed.blocks[0].text == "x"
 
@@ -110,10 +112,10 @@ def test_a_mail_with_an_impossible_date_is_read_without_one(tmp_path: Path, day:
 
 
 def test_the_web_form_of_a_mail_is_read_with_its_table_and_links(tmp_path: Path) -> None:
-    message = mail("Trains", "Train Price\nA 3\nBook here")
+    message = make_mail("Trains", "Train Price\nA 3\nBook here")
     table = "<table><tr><th>Train<th>Price<tr><td>A<td>3</table><p><a href='https://t.example.org/b'>Book here</a>"
     message.add_alternative(table, subtype="html")
-    assert texts(read(tmp_path / "a.eml", message.as_bytes()))[2:] == [
+    assert texts_of(read(tmp_path / "a.eml", message.as_bytes()))[2:] == [
         "Train | Price\nA | 3",
         "Book here (https://t.example.org/b)",
     ]
@@ -130,11 +132,11 @@ def test_a_saved_web_page_is_read_without_its_pictures_and_styles(tmp_path: Path
         b"Content-Type: text/css\r\n\r\np {}\r\n--b\r\nContent-Type: image/png\r\n\r\nx\r\n--b--\r\n"
     )
     parsed = read(tmp_path / "a.mht", source)
-    assert texts(parsed) == ["Locks", "Oil them in May.", "Saved from https://locks.example.org/"]
+    assert texts_of(parsed) == ["Locks", "Oil them in May.", "Saved from https://locks.example.org/"]
     assert parsed.notes == ("text in pictures was not read: 1 pictures",)
 
 
-def book(path: Path, spine: str, members: dict[str, str]) -> Path:
+def write_book(path: Path, spine: str, members: dict[str, str]) -> Path:
     package = f'<package xmlns="http://www.idpf.org/2007/opf"><metadata/><manifest>{spine}</manifest><spine>'
     package += (
         "".join(f'<itemref idref="i{number}"/>' for number in range(spine.count("<item "))) + "</spine></package>"
@@ -159,43 +161,45 @@ def test_a_book_with_links_outside_its_archive_is_read_and_has_a_note(tmp_path: 
         "a.xhtml",
     ]
     spine = "".join(
-        f'<item id="i{at}" href="{href}" media-type="application/xhtml+xml"/>' for at, href in enumerate(hrefs)
+        f'<item id="i{number}" href="{href}" media-type="application/xhtml+xml"/>' for number, href in enumerate(hrefs)
     )
-    parsed = read(book(tmp_path / "a.epub", spine, {"OEBPS/a.xhtml": "<html><body><p>A red lock.</p></body></html>"}))
-    assert texts(parsed) == ["A red lock."]
+    parsed = read(
+        write_book(tmp_path / "a.epub", spine, {"OEBPS/a.xhtml": "<html><body><p>A red lock.</p></body></html>"})
+    )
+    assert texts_of(parsed) == ["A red lock."]
     assert len(parsed.notes) == 5
     assert all("outside of the book" in note or "missing in the book" in note for note in parsed.notes)
 
 
 def test_an_entity_bomb_in_a_book_is_not_expanded(tmp_path: Path) -> None:
-    laughs = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10 if n else "lol"}">' for n in range(10))
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10 if n else "lol"}">' for n in range(10))
     spine = '<item id="i0" href="a.xhtml" media-type="application/xhtml+xml"/>'
-    chapter = f"<!DOCTYPE html [{laughs}]><html><body><p>words &e9;</p></body></html>"
-    assert len(read(book(tmp_path / "a.epub", spine, {"OEBPS/a.xhtml": chapter})).text) < 2_000
+    chapter = f"<!DOCTYPE html [{entities}]><html><body><p>words &e9;</p></body></html>"
+    assert len(read(write_book(tmp_path / "a.epub", spine, {"OEBPS/a.xhtml": chapter})).text) < 2_000
     for name in ("a.odt", "a.ods"):
-        bomb = files.package(tmp_path / name, {"content.xml": f"<!DOCTYPE x [{laughs}]><x>&e9;</x>".encode()})
-        assert refused(bomb)[0] == "DOCUMENT_BROKEN"
+        bomb = files.package(tmp_path / name, {"content.xml": f"<!DOCTYPE x [{entities}]><x>&e9;</x>".encode()})
+        assert refuse(bomb)[0] == "DOCUMENT_BROKEN"
 
 
 @pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("name", ["a.epub", "a.odt", "a.ods", "a.odp"])
 def test_a_zip_with_too_large_content_is_not_unpacked(tmp_path: Path, name: str) -> None:
     bomb = files.package(tmp_path / name, {"content.xml": files.zeros(64), "META-INF/container.xml": b"<x/>"})
-    assert refused(bomb, limits=ParseLimits(max_unpacked_bytes=2**25))[0] == "DOCUMENT_TOO_LARGE"
-    assert refused(tmp_path / name, b"PK\x03\x04broken")[0] == "DOCUMENT_BROKEN"
-    assert refused(tmp_path / name, b"plain text")[0] == "DOCUMENT_BROKEN"
+    assert refuse(bomb, limits=ParseLimits(max_unpacked_bytes=2**25))[0] == "DOCUMENT_TOO_LARGE"
+    assert refuse(tmp_path / name, b"PK\x03\x04broken")[0] == "DOCUMENT_BROKEN"
+    assert refuse(tmp_path / name, b"plain text")[0] == "DOCUMENT_BROKEN"
 
 
-def cell(text: str, attributes: str = "") -> str:
+def cell_xml(text: str, attributes: str = "") -> str:
     return f"<table:table-cell {attributes}><text:p>{text}</text:p></table:table-cell>"
 
 
 def test_an_open_spreadsheet_shows_values_merges_and_hidden_sheets(tmp_path: Path) -> None:
     rows = (
-        f"<table:table-row>{cell('site')}{cell('guard')}</table:table-row>"
-        f"<table:table-row>{cell('North', 'table:number-rows-spanned=' + chr(34) + '2' + chr(34))}{cell('Ana')}"
+        f"<table:table-row>{cell_xml('site')}{cell_xml('guard')}</table:table-row>"
+        f"<table:table-row>{cell_xml('North', 'table:number-rows-spanned=' + chr(34) + '2' + chr(34))}{cell_xml('Ana')}"
         "</table:table-row><table:table-row><table:covered-table-cell/>"
-        f"{cell('00070')}</table:table-row>"
+        f"{cell_xml('00070')}</table:table-row>"
         "<table:table-row table:number-rows-repeated='1048000'><table:table-cell "
         "table:number-columns-repeated='16384'/></table:table-row>"
     )
@@ -205,7 +209,7 @@ def test_an_open_spreadsheet_shows_values_merges_and_hidden_sheets(tmp_path: Pat
     )
     body = (
         f"<table:table table:name='Shifts'>{rows}</table:table>"
-        f"<table:table table:name='Away' table:style-name='ta2'><table:table-row>{cell('secret')}</table:table-row>"
+        f"<table:table table:name='Away' table:style-name='ta2'><table:table-row>{cell_xml('secret')}</table:table-row>"
         "</table:table>"
     )
     parsed = read(office_files.open_package(tmp_path / "a.ods", "spreadsheet", body, styles))
@@ -254,17 +258,17 @@ def test_rtf_keeps_notes_headers_links_and_tables_and_counts_what_it_cannot(tmp_
     assert [
         text for text in ("Header text", "Note text.", "Comment: Remark.", "after") if text not in parsed.text
     ] == []
-    assert "the form (https://a.example.org/x)" in texts(parsed)
-    assert "A | B\n1 |" in texts(parsed)
+    assert "the form (https://a.example.org/x)" in texts_of(parsed)
+    assert "A | B\n1 |" in texts_of(parsed)
     assert parsed.notes == ("text in pictures was not read: 1 pictures", "hidden and deleted texts were not read: 1")
-    assert refused(tmp_path / "b.rtf", "plain text")[0] == "DOCUMENT_BROKEN"
+    assert refuse(tmp_path / "b.rtf", "plain text")[0] == "DOCUMENT_BROKEN"
 
 
 def test_json_on_one_line_is_formatted_without_loss(tmp_path: Path) -> None:
     data = {"name": "锅炉", "list": [1.10, {"a": "x, y: {z}"}], "long": "w" * 1_000}
-    shown = read(tmp_path / "a.json", json.dumps(data)).text
-    assert json.loads(shown) == data
-    assert '"name": "锅炉",' in shown.split("\n")[1]
+    text = read(tmp_path / "a.json", json.dumps(data)).text
+    assert json.loads(text) == data
+    assert '"name": "锅炉",' in text.split("\n")[1]
     broken = '{"a": 1, "a": 2, "b": [' + "[" * 5_000
     assert "".join(read(tmp_path / "b.json", broken).text.split()) == "".join(broken.split())
 
@@ -293,7 +297,7 @@ def test_settings_logs_and_source_files_are_read_as_code(tmp_path: Path, name: s
     ("name", "instead"), [("a.doc", ".docx"), ("a.ppt", ".pptx"), ("a.msg", ".eml"), ("a.PAGES", ".pdf")]
 )
 def test_an_unsupported_format_says_how_to_save_the_file_instead(tmp_path: Path, name: str, instead: str) -> None:
-    code, message = refused(tmp_path / name, b"x")
+    code, message = refuse(tmp_path / name, b"x")
     assert code == "DOCUMENT_UNSUPPORTED"
     assert instead in message
 
@@ -304,21 +308,21 @@ def test_no_format_is_both_read_and_refused() -> None:
 
 
 def test_a_damaged_old_workbook_is_reported(tmp_path: Path) -> None:
-    assert refused(tmp_path / "a.xls", b"\xd0\xcf\x11\xe0" + bytes(600))[0] == "DOCUMENT_BROKEN"
+    assert refuse(tmp_path / "a.xls", b"\xd0\xcf\x11\xe0" + bytes(600))[0] == "DOCUMENT_BROKEN"
     book_of_today = files.workbook(tmp_path / "b.xlsx", 1).rename(tmp_path / "b.xls")
     assert "City number 0 | 0" in read(book_of_today).text
 
 
-def sheet_bytes(*rows: str, after: str = "") -> bytes:
+def sheet_xml(*rows: str, after: str = "") -> bytes:
     spaces = f'xmlns="{office_files.S}"'
     return f"<worksheet {spaces}><sheetData>{''.join(rows)}</sheetData>{after}</worksheet>".encode()
 
 
-def workbook_of(path: Path, sheet: bytes) -> Path:
+def write_workbook(path: Path, sheet: bytes) -> Path:
     members: dict[str, str | bytes] = {
         "xl/workbook.xml": f'<workbook xmlns="{office_files.S}" xmlns:r="{office_files.OFFICE}"><sheets>'
         '<sheet name="S" sheetId="1" r:id="r1"/></sheets></workbook>',
-        "xl/_rels/workbook.xml.rels": office_files.related(
+        "xl/_rels/workbook.xml.rels": office_files.relationships_xml(
             ("r1", "worksheet", "worksheets/sheet1.xml"), ("r3", "styles", "styles.xml")
         ),
         "xl/styles.xml": f'<styleSheet xmlns="{office_files.S}"><cellXfs><xf/></cellXfs></styleSheet>',
@@ -331,26 +335,28 @@ def test_a_hundred_thousand_merged_cells_cost_little_and_are_counted(tmp_path: P
     cells = "".join(
         f'<row r="{row}"><c r="A{row}"><v>{row}</v></c><c r="C{row}"><v>1</v></c></row>' for row in range(1, 200)
     )
-    merges = "".join(f'<mergeCell ref="A{1 + at % 199}:XFD1048576"/>' for at in range(100_000))
+    merges = "".join(f'<mergeCell ref="A{1 + number % 199}:XFD1048576"/>' for number in range(100_000))
     after = f'<mergeCells count="100000">{merges}</mergeCells>'
-    parsed = read(workbook_of(tmp_path / "a.xlsx", sheet_bytes(cells, after=after)))
+    parsed = read(write_workbook(tmp_path / "a.xlsx", sheet_xml(cells, after=after)))
     assert "199 | 1 | 1" in parsed.text or "199 |" in parsed.text
     assert any(note.startswith("merged cells whose value stands in their first cell only:") for note in parsed.notes)
 
 
 def test_values_in_scattered_columns_do_not_fill_the_table_between(tmp_path: Path) -> None:
-    letters = [openpyxl.utils.get_column_letter(at) for at in range(1, 4_001)]
-    rows = "".join(f'<row r="{at}"><c r="{name}{at}"><v>{at}</v></c></row>' for at, name in enumerate(letters, 1))
-    parsed = read(workbook_of(tmp_path / "a.xlsx", sheet_bytes(rows)))
+    letters = [openpyxl.utils.get_column_letter(number) for number in range(1, 4_001)]
+    rows = "".join(
+        f'<row r="{number}"><c r="{name}{number}"><v>{number}</v></c></row>' for number, name in enumerate(letters, 1)
+    )
+    parsed = read(write_workbook(tmp_path / "a.xlsx", sheet_xml(rows)))
     assert parsed.blocks[-1].cells == "S!A1:EWV4000"
     assert "EWV4000: 4000" in parsed.text
     assert len(parsed.text) < 100_000
 
 
 def test_a_broken_part_of_an_office_file_costs_only_that_part(tmp_path: Path) -> None:
-    whole = office_files.word(tmp_path / "whole.docx")
+    intact = office_files.word(tmp_path / "whole.docx")
     broken = tmp_path / "a.docx"
-    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(broken, "w") as archive:
+    with zipfile.ZipFile(intact) as source, zipfile.ZipFile(broken, "w") as archive:
         for name in source.namelist():
             if name != "word/footnotes.xml":
                 archive.writestr(name, b"<broken" if name == "word/comments.xml" else source.read(name))
@@ -390,7 +396,7 @@ def test_a_file_without_text_names_its_unread_parts(tmp_path: Path) -> None:
     book["Away"].sheet_state = "hidden"
     book.save(tmp_path / "a.xlsx")
     message = "the file holds no text (hidden sheets were not read: 1)"
-    assert refused(tmp_path / "a.xlsx") == ("DOCUMENT_EMPTY", message)
+    assert refuse(tmp_path / "a.xlsx") == ("DOCUMENT_EMPTY", message)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +434,7 @@ def test_front_matter_in_its_variants_is_data_and_gives_the_date(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("name", "source", "shown"),
+    ("name", "source", "expected"),
     [
         (
             "a.md",
@@ -447,8 +453,8 @@ def test_front_matter_in_its_variants_is_data_and_gives_the_date(tmp_path: Path,
         ("a.html", "<a href='javascript:x()'>a</a> <a href='https://s.example'>s.example</a>", "a s.example"),
     ],
 )
-def test_the_address_of_a_link_stays_readable(tmp_path: Path, name: str, source: str, shown: str) -> None:
-    assert shown in read(tmp_path / name, source).text
+def test_the_address_of_a_link_stays_readable(tmp_path: Path, name: str, source: str, expected: str) -> None:
+    assert expected in read(tmp_path / name, source).text
 
 
 def test_forms_of_a_web_page_show_their_values(tmp_path: Path) -> None:
@@ -463,7 +469,7 @@ def test_a_mails_attachment_is_read_from_memory(tmp_path: Path) -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("x", "y")
-    message = mail("x", "words", ("a.xlsx", stream.getvalue()), ("empty.txt", b""), ("page.html", b"<p>web words"))
+    message = make_mail("x", "words", ("a.xlsx", stream.getvalue()), ("empty.txt", b""), ("page.html", b"<p>web words"))
     parsed = read(tmp_path / "a.eml", message.as_bytes())
     assert "web words" in parsed.text
     assert len(parsed.notes) == 1

@@ -21,7 +21,7 @@ def recogniser() -> Recogniser:
     return Recogniser()
 
 
-def table_picture() -> Image.Image:
+def draw_table() -> Image.Image:
     image = Image.new("RGB", (640, 300), "white")
     font = ImageFont.load_default(24)
     for row, cells in enumerate(ROWS):
@@ -43,12 +43,12 @@ def blocks_of(recogniser: Recogniser, path: Path, image: Image.Image) -> list[st
 def test_a_scanned_table_keeps_its_empty_cells_in_every_direction(
     recogniser: Recogniser, tmp_path: Path, turn: int
 ) -> None:
-    image = table_picture().rotate(-turn - 1, expand=True, fillcolor="white")
+    image = draw_table().rotate(-turn - 1, expand=True, fillcolor="white")
     expected = "Article | Stock | Price\nPump |  | 12.50\nValve | 40 |"
     assert blocks_of(recogniser, tmp_path / "a.png", image) == [expected]
 
 
 def test_noise_contains_no_text(recogniser: Recogniser, tmp_path: Path) -> None:
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(DocumentError) as exc_info:
         blocks_of(recogniser, tmp_path / "a.png", Image.effect_noise((400, 400), 90))
-    assert (caught.value.code, caught.value.message) == ("DOCUMENT_EMPTY", "no text was found on the image")
+    assert (exc_info.value.code, exc_info.value.message) == ("DOCUMENT_EMPTY", "no text was found on the image")

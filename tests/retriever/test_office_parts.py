@@ -57,19 +57,19 @@ FILES: tuple[tuple[str, Callable[[Path], Path]], ...] = (
 
 def texts_of(path: Path) -> list[tuple[str, str]]:
     """Return each text of each XML part with content, with the name of its part."""
-    found = []
+    texts = []
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
-            if not name.endswith(".xml") or any(each in name for each in MACHINERY):
+            if not name.endswith(".xml") or any(part in name for part in MACHINERY):
                 continue
             for element in etree.fromstring(archive.read(name)).iter():
                 words = " ".join((element.text or "").split())
                 if words and etree.QName(element).localname not in CODES:
-                    found.append((name, words))
-    return found
+                    texts.append((name, words))
+    return texts
 
 
-def lost(path: Path, parsed: ParsedDocument) -> list[tuple[str, str]]:
+def find_lost_texts(path: Path, parsed: ParsedDocument) -> list[tuple[str, str]]:
     """Return the texts of a file that are neither in the output nor named by a note."""
     output = " ".join(parsed.text.split())
     notes = " ".join(parsed.notes)
@@ -87,11 +87,11 @@ def test_all_text_of_each_part_is_read_or_named_in_a_note(
     path = make(tmp_path / name)
     parsed = parse(path, name)
     assert len(texts_of(path)) > 10
-    assert lost(path, parsed) == []
+    assert find_lost_texts(path, parsed) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "shown", "notes"),
+    ("name", "make", "expected", "notes"),
     [
         (
             "all.docx",
@@ -170,9 +170,9 @@ def test_all_text_of_each_part_is_read_or_named_in_a_note(
     ids=[name for name, _ in FILES],
 )
 def test_each_kind_of_part_is_read_as_text_or_counted_in_a_note(
-    tmp_path: Path, name: str, make: Callable[[Path], Path], shown: tuple[str, ...], notes: tuple[str, ...]
+    tmp_path: Path, name: str, make: Callable[[Path], Path], expected: tuple[str, ...], notes: tuple[str, ...]
 ) -> None:
     parsed = parse(make(tmp_path / name), name)
-    assert [text for text in shown if text not in parsed.text] == []
-    assert [note for note in notes if not any(note in each for each in parsed.notes)] == []
+    assert [text for text in expected if text not in parsed.text] == []
+    assert [note for note in notes if not any(note in actual for actual in parsed.notes)] == []
     assert "page" not in parsed.text.replace("no page shows", "")

@@ -15,15 +15,15 @@ def read(path: Path, limits: ParseLimits = DEFAULT_LIMITS) -> ParsedDocument:
     return parse(path, path.name, limits)
 
 
-def written(path: Path, data: bytes | str) -> Path:
+def write_file(path: Path, data: bytes | str) -> Path:
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path
 
 
-def refused(path: Path, limits: ParseLimits = DEFAULT_LIMITS) -> tuple[str, str]:
-    with pytest.raises(DocumentError) as caught:
+def refuse(path: Path, limits: ParseLimits = DEFAULT_LIMITS) -> tuple[str, str]:
+    with pytest.raises(DocumentError) as exc_info:
         read(path, limits)
-    return caught.value.code, str(caught.value)
+    return exc_info.value.code, str(exc_info.value)
 
 
 def test_markdown_becomes_headings_prose_lists_tables_and_code(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ y = 2
 ```
 <div>inside html</div>
 """
-    assert read(written(tmp_path / "a.md", source)).blocks == (
+    assert read(write_file(tmp_path / "a.md", source)).blocks == (
         Block("code", "title: Guide"),
         Block("heading", "Guide one", 1),
         Block("prose", "See the page (http://x) and code.\nSecond line."),
@@ -66,7 +66,7 @@ y = 2
 
 def test_code_and_html_inside_a_list_keep_their_text(tmp_path: Path) -> None:
     source = "- step one\n\n      make all\n\n  continued\n- step two\n\n  <b>bold</b>\n"
-    parsed = read(written(tmp_path / "a.md", source))
+    parsed = read(write_file(tmp_path / "a.md", source))
     assert [block.kind for block in parsed.blocks] == ["list", "code", "list"]
     assert parsed.text == "- step one\n\nmake all\n\n  continued\n- step two\n  bold"
 
@@ -77,7 +77,7 @@ def test_html_is_read_as_shown_without_scripts_or_markup(tmp_path: Path) -> None
 <script>alert(1)</script><p>Some <b>bold</b> text.<p>More<br>lines<ul><li>one<li>two</ul>
 <table><caption>Days</caption><tr><th>a<th>b<tr><td>1<td>2</table><pre>x = 1
   y</pre>tail</body></html>"""
-    assert read(written(tmp_path / "a.html", source)).blocks == (
+    assert read(write_file(tmp_path / "a.html", source)).blocks == (
         Block("heading", "Gu&ide", 1),
         Block("prose", "Some bold text."),
         Block("prose", "More lines"),
@@ -90,7 +90,7 @@ def test_html_is_read_as_shown_without_scripts_or_markup(tmp_path: Path) -> None
 
 def test_html_in_a_declared_legacy_encoding_is_decoded(tmp_path: Path) -> None:
     source = '<meta charset="gb2312"><p>员工享有年假。</p>'.encode("gb18030")
-    assert read(written(tmp_path / "a.html", source)).text == "员工享有年假。"
+    assert read(write_file(tmp_path / "a.html", source)).text == "员工享有年假。"
 
 
 def test_word_keeps_headings_lists_and_tables_in_order(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_sheets_become_row_groups_with_header_and_cell_range(tmp_path: Path) -> 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_csv_in_any_dialect_becomes_rows(tmp_path: Path, separator: str) -> None:
     source = f'姓名{separator}备注\n张三{separator}"早{separator}晚"\n李四{separator}无\n'
-    (block,) = read(written(tmp_path / "a.csv", source.encode("gb18030"))).blocks
+    (block,) = read(write_file(tmp_path / "a.csv", source.encode("gb18030"))).blocks
     assert block == Block(
         "table", f"姓名 | 备注\n张三 | {' '.join(f'早{separator}晚'.split())}\n李四 | 无", cells="A2:B3"
     )
@@ -152,7 +152,7 @@ def test_csv_in_any_dialect_becomes_rows(tmp_path: Path, separator: str) -> None
     ],
 )
 def test_plain_text_is_decoded_whatever_its_encoding(tmp_path: Path, encoding: str, text: str) -> None:
-    assert read(written(tmp_path / "a.txt", text.encode(encoding))).text == text
+    assert read(write_file(tmp_path / "a.txt", text.encode(encoding))).text == text
 
 
 def test_pdf_lines_join_to_paragraphs_below_headings_found_by_size(tmp_path: Path) -> None:
@@ -183,16 +183,16 @@ def test_a_partly_scanned_pdf_is_read_with_a_note(tmp_path: Path) -> None:
 
 
 def test_a_scanned_pdf_says_how_many_pages_lack_text(tmp_path: Path) -> None:
-    code, message = refused(files.pdf(tmp_path / "a.pdf", [[], []]))
+    code, message = refuse(files.pdf(tmp_path / "a.pdf", [[], []]))
     assert code == "DOCUMENT_SCANNED"
     assert message.startswith("scanned PDF: no text layer on 2 of 2 pages")
 
 
 def test_encrypted_files_are_reported_as_encrypted(tmp_path: Path) -> None:
     locked = files.pdf(tmp_path / "a.pdf", [[(10, "Secret.")]], password="pw")
-    assert refused(locked) == ("DOCUMENT_ENCRYPTED", "the PDF is protected by a password")
-    ole = written(tmp_path / "a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(512))
-    assert refused(ole)[0] == "DOCUMENT_ENCRYPTED"
+    assert refuse(locked) == ("DOCUMENT_ENCRYPTED", "the PDF is protected by a password")
+    ole = write_file(tmp_path / "a.docx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(512))
+    assert refuse(ole)[0] == "DOCUMENT_ENCRYPTED"
 
 
 @pytest.mark.parametrize(
@@ -210,40 +210,40 @@ def test_encrypted_files_are_reported_as_encrypted(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_cannot_be_read_have_a_code(tmp_path: Path, name: str, data: bytes, code: str) -> None:
-    assert refused(written(tmp_path / name, data))[0] == code
+    assert refuse(write_file(tmp_path / name, data))[0] == code
 
 
 @pytest.mark.attack(kind="files")
 def test_an_office_package_of_another_kind_is_refused_as_broken(tmp_path: Path) -> None:
-    assert refused(files.slides(tmp_path / "a.pptx").rename(tmp_path / "a.xlsx"))[0] == "DOCUMENT_BROKEN"
+    assert refuse(files.slides(tmp_path / "a.pptx").rename(tmp_path / "a.xlsx"))[0] == "DOCUMENT_BROKEN"
     for name in ("b.docx", "b.xlsx", "b.pptx"):
-        other = files.package(tmp_path / name, {"hello.txt": b"x"})
-        assert refused(other) == ("DOCUMENT_BROKEN", "the file is not an Office document, or it is damaged")
+        package = files.package(tmp_path / name, {"hello.txt": b"x"})
+        assert refuse(package) == ("DOCUMENT_BROKEN", "the file is not an Office document, or it is damaged")
 
 
 @pytest.mark.attack(kind="files")
 def test_a_package_with_too_large_content_is_not_unpacked(tmp_path: Path) -> None:
     bomb = files.package(tmp_path / "a.docx", {"word/document.xml": files.zeros(64)})
     assert bomb.stat().st_size * 100 < 64 * 2**20
-    assert refused(bomb, ParseLimits(max_unpacked_bytes=2**25))[0] == "DOCUMENT_TOO_LARGE"
+    assert refuse(bomb, ParseLimits(max_unpacked_bytes=2**25))[0] == "DOCUMENT_TOO_LARGE"
 
 
 @pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_xml_entities_are_refused_before_they_expand(tmp_path: Path, encoding: str) -> None:
-    laughs = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><x>&b;</x>'.encode(encoding)
-    assert refused(files.package(tmp_path / "a.docx", {"word/document.xml": laughs}))[0] == "DOCUMENT_BROKEN"
+    bomb_text = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><x>&b;</x>'.encode(encoding)
+    assert refuse(files.package(tmp_path / "a.docx", {"word/document.xml": bomb_text}))[0] == "DOCUMENT_BROKEN"
 
 
 @pytest.mark.attack(kind="files")
 def test_too_many_bytes_pages_or_characters_are_too_large(tmp_path: Path) -> None:
-    text = written(tmp_path / "a.txt", "word " * 100)
+    text = write_file(tmp_path / "a.txt", "word " * 100)
     paged = files.pdf(tmp_path / "a.pdf", [[(10, "x")]] * 3)
     sheet = files.workbook(tmp_path / "a.xlsx")
-    assert refused(text, ParseLimits(max_bytes=100)) == (
+    assert refuse(text, ParseLimits(max_bytes=100)) == (
         "DOCUMENT_TOO_LARGE",
         "the file has 0.0 MiB; the limit is 0.0 MiB",
     )
-    assert refused(text, ParseLimits(max_characters=100))[0] == "DOCUMENT_TOO_LARGE"
-    assert refused(paged, ParseLimits(max_pages=2)) == ("DOCUMENT_TOO_LARGE", "the PDF has 3 pages; the limit is 2")
-    assert refused(sheet, ParseLimits(max_characters=100))[0] == "DOCUMENT_TOO_LARGE"
+    assert refuse(text, ParseLimits(max_characters=100))[0] == "DOCUMENT_TOO_LARGE"
+    assert refuse(paged, ParseLimits(max_pages=2)) == ("DOCUMENT_TOO_LARGE", "the PDF has 3 pages; the limit is 2")
+    assert refuse(sheet, ParseLimits(max_characters=100))[0] == "DOCUMENT_TOO_LARGE"

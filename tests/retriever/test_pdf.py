@@ -31,7 +31,7 @@ def rows_of(parsed: ParsedDocument) -> list[tuple[str, ...]]:
     return [split_row(line) for block in parsed.blocks if block.kind == "table" for line in block.text.split("\n")]
 
 
-def table(path: Path, rows: Sequence[Sequence[str]], *style: tuple[object, ...]) -> Path:
+def write_table(path: Path, rows: Sequence[Sequence[str]], *style: tuple[object, ...]) -> Path:
     SimpleDocTemplate(str(path)).build([Table(rows, style=TableStyle([GRID, *style]))])
     return path
 
@@ -74,23 +74,23 @@ def test_two_columns_of_text_are_read_in_sequence_below_one_header() -> None:
 
 @pytest.mark.parametrize("case", SMALL, ids=[case.name for case in SMALL])
 def test_generated_tables_are_read_without_a_wrong_cell(tmp_path: Path, case: Case) -> None:
-    asked, right, wrong = score(case, tmp_path)
-    assert wrong == 0
-    assert right >= 0.85 * asked
+    cell_count, right_count, wrong_count = score(case, tmp_path)
+    assert wrong_count == 0
+    assert right_count >= 0.85 * cell_count
 
 
 def test_a_table_continued_without_its_header_keeps_it_on_the_next_page(tmp_path: Path) -> None:
     rows = [["Name", "Quantity"], *([f"Item {number}", str(number)] for number in range(60))]
-    parsed = read(table(tmp_path / "a.pdf", rows))
-    (last,) = [block for block in parsed.blocks if block.page == 2]
-    assert last.text.split("\n")[0] == "Name | Quantity"
-    assert last.text.split("\n")[-1] == "Item 59 | 59"
+    parsed = read(write_table(tmp_path / "a.pdf", rows))
+    (second_table,) = [block for block in parsed.blocks if block.page == 2]
+    assert second_table.text.split("\n")[0] == "Name | Quantity"
+    assert second_table.text.split("\n")[-1] == "Item 59 | 59"
     for chunk in chunk_document(parsed, "d", "a.pdf"):
         assert [part.header for part in chunk.tables] == [("Name", "Quantity")]
 
 
 def test_a_bar_inside_a_cell_is_not_a_border(tmp_path: Path) -> None:
-    parsed = read(table(tmp_path / "a.pdf", [["Key", "Value"], ["a | b", "c"]]))
+    parsed = read(write_table(tmp_path / "a.pdf", [["Key", "Value"], ["a | b", "c"]]))
     assert rows_of(parsed) == [("Key", "Value"), ("a|b", "c")]
 
 
@@ -169,9 +169,9 @@ def test_half_a_pdf_is_read_and_marked_as_incomplete(tmp_path: Path) -> None:
     assert parsed.notes[0].startswith("incomplete: the end of the file is missing; ")
     assert "Paragraph 1." in parsed.text
     (tmp_path / "start.pdf").write_bytes(data[:300])
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(DocumentError) as exc_info:
         read(tmp_path / "start.pdf")
-    assert caught.value.code == "DOCUMENT_BROKEN"
+    assert exc_info.value.code == "DOCUMENT_BROKEN"
 
 
 def test_a_pdf_without_its_page_tree_has_its_pages_in_order(tmp_path: Path) -> None:
@@ -195,14 +195,15 @@ def test_pages_packed_in_an_object_stream_survive_the_loss_of_the_page_tree(tmp_
     objects = [b"<</Length %d>>stream\n%s\nendstream" % (len(text), text) for text in texts]
     objects.append(b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>")
     pages = [
-        b"<</Type/Page/MediaBox[0 0 300 200]/Contents %d 0 R/Resources<</Font<</F 3 0 R>>>>>>" % at for at in (1, 2)
+        b"<</Type/Page/MediaBox[0 0 300 200]/Contents %d 0 R/Resources<</Font<</F 3 0 R>>>>>>" % number
+        for number in (1, 2)
     ]
     index = b"4 0 5 %d " % (len(pages[0]) + 1)
-    packed = zlib.compress(index + b" ".join(pages))
-    head = b"<</Type/ObjStm/N 2/First %d/Filter/FlateDecode/Length %d>>" % (len(index), len(packed))
-    objects += [b"", b"", head + b"stream\n" + packed + b"\nendstream"]
-    whole = b"".join(b"%d 0 obj\n%s\nendobj\n" % (at, body) for at, body in enumerate(objects, 1) if body)
-    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.5\n" + whole + b"7 0 obj\n<</Type/Pages/Ki")
+    compressed = zlib.compress(index + b" ".join(pages))
+    head = b"<</Type/ObjStm/N 2/First %d/Filter/FlateDecode/Length %d>>" % (len(index), len(compressed))
+    objects += [b"", b"", head + b"stream\n" + compressed + b"\nendstream"]
+    body_bytes = b"".join(b"%d 0 obj\n%s\nendobj\n" % (number, body) for number, body in enumerate(objects, 1) if body)
+    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.5\n" + body_bytes + b"7 0 obj\n<</Type/Pages/Ki")
     parsed = read(tmp_path / "a.pdf")
     assert [(block.page, block.text) for block in parsed.blocks] == [(1, "The first list."), (2, "The second list.")]
 

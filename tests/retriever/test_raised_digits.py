@@ -23,7 +23,7 @@ def read(path: Path) -> str:
     return "\n".join(block.text for block in parse(path, path.name).blocks)
 
 
-def word(path: Path) -> None:
+def write_word(path: Path) -> None:
     document = docx.Document()
     paragraph = document.add_paragraph("The fee is 45")
     mark = paragraph.add_run("1")
@@ -32,7 +32,7 @@ def word(path: Path) -> None:
     document.save(str(path))
 
 
-def slides(path: Path) -> None:
+def write_slides(path: Path) -> None:
     presentation = pptx.Presentation()
     slide = presentation.slides.add_slide(presentation.slide_layouts[6])
     paragraph = slide.shapes.add_textbox(0, 0, Inches(4), Inches(1)).text_frame.paragraphs[0]
@@ -44,16 +44,16 @@ def slides(path: Path) -> None:
     presentation.save(str(path))
 
 
-def sheet(path: Path) -> None:
+def write_sheet(path: Path) -> None:
     book = openpyxl.Workbook()
     book.active.append(["Fee", "Currency"])
     book.active["A2"] = CellRichText("The fee is 45", TextBlock(InlineFont(vertAlign="superscript"), "1"), " EUR")
     book.save(path)
 
 
-def shared_sheet(path: Path) -> None:
+def write_shared_sheet(path: Path) -> None:
     """Write the text as Excel does, in the table of shared strings."""
-    sheet(path)
+    write_sheet(path)
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = "xl/worksheets/sheet1.xml"
@@ -73,7 +73,7 @@ def shared_sheet(path: Path) -> None:
             archive.writestr(member, data)
 
 
-def open_text(path: Path) -> None:
+def write_open_text(path: Path) -> None:
     open_package(
         path,
         "text",
@@ -83,7 +83,7 @@ def open_text(path: Path) -> None:
     )
 
 
-def page(path: Path) -> None:
+def write_page(path: Path) -> None:
     normal = getSampleStyleSheet()["Normal"]
     SimpleDocTemplate(str(path)).build(
         [
@@ -96,20 +96,20 @@ def page(path: Path) -> None:
     )
 
 
-def rtf(path: Path) -> None:
+def write_rtf(path: Path) -> None:
     path.write_text(r"{\rtf1\ansi The fee is {\b 45}{\rtlch\af0 \super\insrsid7 1} EUR}")
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "a.docx": word,
-    "a.pptx": slides,
-    "a.xlsx": sheet,
-    "shared.xlsx": shared_sheet,
-    "a.odt": open_text,
-    "a.pdf": page,
+    "a.docx": write_word,
+    "a.pptx": write_slides,
+    "a.xlsx": write_sheet,
+    "shared.xlsx": write_shared_sheet,
+    "a.odt": write_open_text,
+    "a.pdf": write_page,
     "a.html": lambda path: path.write_text("<p>The fee is 45<sup><a href='#n1'>1</a></sup> EUR"),
     "a.md": lambda path: path.write_text("The fee is **45**<sup>1</sup> EUR"),
-    "a.rtf": rtf,
+    "a.rtf": write_rtf,
 }
 
 

@@ -25,7 +25,7 @@ from .corpus import handbook, long_section, rules
 META = {"agentic_rag/collection": "domain_test"}
 
 
-def paged(pages: int) -> list[Chunk]:
+def make_manual(pages: int) -> list[Chunk]:
     """A manual like a PDF: a chapter for every ten pages, one paragraph on each page."""
     blocks: list[Block] = []
     for page in range(1, pages + 1):
@@ -46,22 +46,22 @@ class Shelf:
     async def documents(self, collection: str, document_ids: Sequence[str] | None = None) -> list[DocumentFacts]:
         return [
             DocumentFacts(
-                document_id=ident,
+                document_id=document_id,
                 name=chunks[0].document_name,
                 passages=len(chunks),
-                date=self._dates.get(ident),
+                date=self._dates.get(document_id),
                 languages=("en",),
                 pages=max((chunk.page or 0 for chunk in chunks), default=0) or None,
                 outline=outline_of(chunks),
             )
-            for ident, chunks in self._chunks.items()
-            if document_ids is None or ident in document_ids
+            for document_id, chunks in self._chunks.items()
+            if document_ids is None or document_id in document_ids
         ]
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
-        part = self._chunks[document_id][offset : offset + limit]
-        self.handed += len(part)
-        return part
+        batch = self._chunks[document_id][offset : offset + limit]
+        self.handed += len(batch)
+        return batch
 
 
 @asynccontextmanager
@@ -95,37 +95,37 @@ def texts(result: CallToolResult) -> list[str]:
 
 async def test_a_long_document_is_read_to_its_end_without_gaps_or_repeats(index: EdgeIndex) -> None:
     chunks = long_section(900)
-    seen: list[str] = []
+    sentences: list[str] = []
     start: int | None = 1
     async with open_client(index, chunks) as client:
         while start is not None:
             result = await call(client, "read_document", document="pumps", **{"from": start})
             assert sum(map(estimate_tokens, texts(result))) <= READ_TOKENS * 1.1
-            seen += texts(result)
+            sentences += texts(result)
             start = result.structured_content["next"]
             assert start is None or f"go on with from={start}" in text_of(result)
-    assert sorted(set(seen), key=seen.index) == [
+    assert sorted(set(sentences), key=sentences.index) == [
         f"Sentence number {n} speaks about pumps, valves and their pressure." for n in range(900)
     ]
 
 
 async def test_pages_are_read_without_reading_those_before_them() -> None:
-    chunks = paged(1_000)
+    chunks = make_manual(1_000)
     shelf = Shelf(chunks)
     (document,) = await shelf.documents("c")
-    reading = await read(shelf, "c", document, ReadingPosition(pages="901-903"))
-    assert [hit.page for hit in reading.hits] == [901, 902, 903]
+    reply = await read(shelf, "c", document, ReadingPosition(pages="901-903"))
+    assert [hit.page for hit in reply.hits] == [901, 902, 903]
     assert shelf.handed < 200
-    assert reading.following is None
+    assert reply.following is None
 
 
 async def test_a_section_and_the_surroundings_of_a_passage_are_read(index: EdgeIndex) -> None:
-    async with open_client(index, paged(40), manual="2024-05-01") as client:
+    async with open_client(index, make_manual(40), manual="2024-05-01") as client:
         section = await call(client, "read_document", document="manual.pdf", section="chapter 2")
         assert [hit["page"] for hit in section.structured_content["hits"]] == list(range(11, 21))
-        around = await call(client, "read_document", document="doc-manual", around=20)
-        assert [hit["passage"] for hit in around.structured_content["hits"]][:4] == [17, 18, 19, 20]
-        assert "passage 17 of 40, 2024-05-01" in text_of(around)
+        surroundings = await call(client, "read_document", document="doc-manual", around=20)
+        assert [hit["passage"] for hit in surroundings.structured_content["hits"]][:4] == [17, 18, 19, 20]
+        assert "passage 17 of 40, 2024-05-01" in text_of(surroundings)
 
 
 @pytest.mark.parametrize(
@@ -147,29 +147,29 @@ async def test_a_section_and_the_surroundings_of_a_passage_are_read(index: EdgeI
 async def test_a_missing_place_is_answered_with_the_existing_ones(
     index: EdgeIndex, arguments: dict[str, Any], text: str
 ) -> None:
-    async with open_client(index, paged(40), handbook()) as client:
+    async with open_client(index, make_manual(40), handbook()) as client:
         result = await call(client, "read_document", **arguments)
     assert result.is_error
     assert text in text_of(result)
 
 
 async def test_exact_words_are_found_in_any_case_and_at_the_end_of_a_chunk(index: EdgeIndex) -> None:
-    async with open_client(index, paged(40), rules()) as client:
-        one = await call(client, "find_in_document", document="manual", pattern="  TYPE\np-17 ")
-        assert [hit["page"] for hit in one.structured_content["hits"]] == [17]
-        many = await call(client, "find_in_document", document="manual", pattern="the pump of type")
-        following = many.structured_content["next"]
-        rest = await call(
-            client, "find_in_document", document="manual", pattern="the pump of type", **{"from": following}
+    async with open_client(index, make_manual(40), rules()) as client:
+        single_match = await call(client, "find_in_document", document="manual", pattern="  TYPE\np-17 ")
+        assert [hit["page"] for hit in single_match.structured_content["hits"]] == [17]
+        first_page = await call(client, "find_in_document", document="manual", pattern="the pump of type")
+        next_page = first_page.structured_content["next"]
+        second_page = await call(
+            client, "find_in_document", document="manual", pattern="the pump of type", **{"from": next_page}
         )
-        assert rest.structured_content["hits"][0]["page"] == following
-        across = await call(client, "find_in_document", document="manual", pattern="is described. On page 8 the")
-        assert [hit["page"] for hit in across.structured_content["hits"]] == [8]
+        assert second_page.structured_content["hits"][0]["page"] == next_page
+        across_chunks = await call(client, "find_in_document", document="manual", pattern="is described. On page 8 the")
+        assert [hit["page"] for hit in across_chunks.structured_content["hits"]] == [8]
         chinese = await call(client, "find_in_document", document="规定", pattern="十五天")
         assert texts(chinese)[0] == "员工每年享有十五天带薪年假。"
-        none = await call(client, "find_in_document", document="manual", pattern=".*")
-        assert not none.is_error
-        assert none.structured_content["hits"] == []
+        no_match = await call(client, "find_in_document", document="manual", pattern=".*")
+        assert not no_match.is_error
+        assert no_match.structured_content["hits"] == []
 
 
 @given(st.text(alphabet="ab. \n", min_size=1, max_size=300), st.data())
@@ -197,20 +197,20 @@ async def test_every_part_of_a_text_is_found_at_its_place(text: str, data: st.Da
     ],
 )
 async def test_words_are_found_in_the_passage_where_they_end(pattern: str, start: int, pages: list[int]) -> None:
-    shelf = Shelf(paged(3))
+    shelf = Shelf(make_manual(3))
     (document,) = await shelf.documents("c")
     assert [hit.page for hit in (await find_words(shelf, "c", document, pattern, start)).hits] == pages
 
 
 async def test_words_across_three_passages_are_found() -> None:
-    shelf = Shelf(paged(3))
+    shelf = Shelf(make_manual(3))
     (document,) = await shelf.documents("c")
     pattern = "On page 1 the pump of type P-1 is described. On page 2 the pump of type P-2 is described. On page 3"
     assert [hit.page for hit in (await find_words(shelf, "c", document, pattern)).hits] == [3]
 
 
 async def test_documents_are_listed_in_pages_with_their_topics(index: EdgeIndex) -> None:
-    async with open_client(index, paged(30), handbook(), manual="2023-01-02", en="2024-05-01") as client:
+    async with open_client(index, make_manual(30), handbook(), manual="2023-01-02", en="2024-05-01") as client:
         result = await call(client, "list_documents")
         assert text_of(result).splitlines() == [
             "2 of 2 documents.",
@@ -218,47 +218,47 @@ async def test_documents_are_listed_in_pages_with_their_topics(index: EdgeIndex)
             "2. handbook.md (2024-05-01; en; 2 passages): Annual leave; Sick leave",
         ]
         assert result.structured_content["othersText"]
-        only = await call(client, "list_documents", contains="sick")
-        assert [document["name"] for document in only.structured_content["documents"]] == ["handbook.md"]
-        beyond = await call(client, "list_documents", **{"from": 3})
-        assert "documents 1 to 2" in text_of(beyond)
+        filtered = await call(client, "list_documents", contains="sick")
+        assert [document["name"] for document in filtered.structured_content["documents"]] == ["handbook.md"]
+        beyond_end = await call(client, "list_documents", **{"from": 3})
+        assert "documents 1 to 2" in text_of(beyond_end)
 
 
 async def test_a_search_filters_by_time_section_and_kind_and_gives_the_place_of_a_passage(index: EdgeIndex) -> None:
-    async with open_client(index, paged(30), handbook(), manual="2023-01-02", en="2024-05-01") as client:
+    async with open_client(index, make_manual(30), handbook(), manual="2023-01-02", en="2024-05-01") as client:
 
-        async def names(**arguments: object) -> set[str]:
+        async def search_names(**arguments: object) -> set[str]:
             result = await call(client, "search_documents", **{"query": "pump leave", **arguments})
             assert not result.is_error, text_of(result)
             return {hit["document_name"] for hit in result.structured_content["hits"]}
 
-        assert await names() == {"manual.pdf", "handbook.md"}
-        assert await names(after="2024-01-01") == {"handbook.md"}
-        assert await names(query="pump", before="2024-01-01") == {"manual.pdf"}
-        assert await names(query="pump", type=".PDF") == {"manual.pdf"}
-        assert await names(section="Sick leave") == {"handbook.md"}
-        placed = await call(client, "search_documents", query="medical certificate", top_k=1)
-        assert "handbook.md › Handbook › Sick leave (passage 2 of 2, 2024-05-01)" in text_of(placed)
-        nothing = await call(client, "search_documents", query="pump", after="2025-01-01")
-        assert "No document is of that time. They are dated 2023-01-02 to 2024-05-01." in text_of(nothing)
-        wrong = await call(client, "search_documents", query="pump", after="last year")
-        assert "`after` is 'last year', but must be a date: YYYY-MM-DD." in text_of(wrong)
+        assert await search_names() == {"manual.pdf", "handbook.md"}
+        assert await search_names(after="2024-01-01") == {"handbook.md"}
+        assert await search_names(query="pump", before="2024-01-01") == {"manual.pdf"}
+        assert await search_names(query="pump", type=".PDF") == {"manual.pdf"}
+        assert await search_names(section="Sick leave") == {"handbook.md"}
+        single_hit = await call(client, "search_documents", query="medical certificate", top_k=1)
+        assert "handbook.md › Handbook › Sick leave (passage 2 of 2, 2024-05-01)" in text_of(single_hit)
+        empty = await call(client, "search_documents", query="pump", after="2025-01-01")
+        assert "No document is of that time. They are dated 2023-01-02 to 2024-05-01." in text_of(empty)
+        bad_date = await call(client, "search_documents", query="pump", after="last year")
+        assert "`after` is 'last year', but must be a date: YYYY-MM-DD." in text_of(bad_date)
 
 
 def test_an_outline_is_the_highest_headings_below_a_title() -> None:
     assert outline_of(handbook()) == ("Annual leave", "Sick leave")
-    assert outline_of(paged(30)) == ("Chapter 1", "Chapter 2", "Chapter 3")
+    assert outline_of(make_manual(30)) == ("Chapter 1", "Chapter 2", "Chapter 3")
     assert outline_of(chunk_document(ParsedDocument((Block("prose", "No heading."),)), "d", "d.txt")) == ()
 
 
-def plain(*texts: str, name: str = "note") -> list[Chunk]:
+def make_note(*texts: str, name: str = "note") -> list[Chunk]:
     """A document without headings and pages."""
     blocks = tuple(Block("prose", text) for text in texts)
     return chunk_document(ParsedDocument(blocks, None), f"doc-{name}", f"{name}.txt")
 
 
 async def test_a_document_of_one_sentence_is_read_searched_and_listed(index: EdgeIndex) -> None:
-    async with open_client(index, plain("The gate closes at nine.")) as client:
+    async with open_client(index, make_note("The gate closes at nine.")) as client:
         assert texts(await call(client, "read_document", document="note")) == ["The gate closes at nine."]
         assert texts(await call(client, "search_documents", query="gate")) == ["The gate closes at nine."]
         assert texts(await call(client, "find_in_document", document="note", pattern="NINE.")) == [
@@ -270,16 +270,16 @@ async def test_a_document_of_one_sentence_is_read_searched_and_listed(index: Edg
 
 
 async def test_a_document_without_headings_is_read_by_passages() -> None:
-    shelf = Shelf(plain(*(f"Line {number} of the long letter, which has no headings." for number in range(2_000))))
+    shelf = Shelf(make_note(*(f"Line {number} of the long letter, which has no headings." for number in range(2_000))))
     (document,) = await shelf.documents("c")
-    begin: int | None = 1
-    found: list[str] = []
-    while begin is not None:
-        reading = await read(shelf, "c", document, ReadingPosition(start=begin))
-        found += [sentence.text for hit in reading.hits for sentence in hit.sentences]
-        begin = reading.following
-    whole = "".join(found)
-    assert all(f"Line {number} of" in whole for number in range(2_000))
+    start: int | None = 1
+    sentences: list[str] = []
+    while start is not None:
+        reply = await read(shelf, "c", document, ReadingPosition(start=start))
+        sentences += [sentence.text for hit in reply.hits for sentence in hit.sentences]
+        start = reply.following
+    text = "".join(sentences)
+    assert all(f"Line {number} of" in text for number in range(2_000))
     with pytest.raises(UnreadableRequest, match="no pages"):
         await read(shelf, "c", document, ReadingPosition(pages="3"))
     with pytest.raises(UnreadableRequest, match="Its first headings: none"):
@@ -287,23 +287,23 @@ async def test_a_document_without_headings_is_read_by_passages() -> None:
 
 
 async def test_ten_thousand_pages_are_read_by_page_and_scanned_once() -> None:
-    chunks = paged(10_000)
+    chunks = make_manual(10_000)
     shelf = Shelf(chunks)
     (document,) = await shelf.documents("c")
-    reading = await read(shelf, "c", document, ReadingPosition(pages="9901-9902"))
-    assert [hit.page for hit in reading.hits] == [9_901, 9_902]
+    reply = await read(shelf, "c", document, ReadingPosition(pages="9901-9902"))
+    assert [hit.page for hit in reply.hits] == [9_901, 9_902]
     assert shelf.handed < 300
     shelf.handed = 0
-    found = await find_words(shelf, "c", document, "P-9999")
-    assert [hit.page for hit in found.hits] == [9_999]
+    matches = await find_words(shelf, "c", document, "P-9999")
+    assert [hit.page for hit in matches.hits] == [9_999]
     assert shelf.handed <= len(chunks)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)*b", "a" * 199 + "b", "^(.*)*$", "[", "\\", "a" * 200])
 async def test_a_hostile_pattern_is_treated_as_words_and_scans_each_passage_once(pattern: str) -> None:
-    chunks = plain(*("a" * 5_000 for _ in range(200)))
+    chunks = make_note(*("a" * 5_000 for _ in range(200)))
     shelf = Shelf(chunks)
     (document,) = await shelf.documents("c")
-    found = await find_words(shelf, "c", document, pattern)
-    assert bool(found.hits) == (pattern == "a" * 200)
+    matches = await find_words(shelf, "c", document, pattern)
+    assert bool(matches.hits) == (pattern == "a" * 200)
     assert shelf.handed <= len(chunks)

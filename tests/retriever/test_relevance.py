@@ -31,29 +31,34 @@ def test_every_match_gets_a_probability(matches: list[Match], weight: float) -> 
 
 @given(MATCHES.filter(bool), SHARES, SHARES, SHARES, SHARES, SHARES)
 def test_relevance_is_monotonic_in_matched_words_and_similarity(
-    matches: list[Match], share: float, closeness: float, held: float, lacking: float, weight: float
+    matches: list[Match], match_share: float, closeness: float, held_share: float, lacking_share: float, weight: float
 ) -> None:
     first = matches[0]
-    better = first._replace(share=max(first.share, share))
+    improved = first._replace(share=max(first.share, match_share))
     if first.closeness is not None:
-        better = better._replace(closeness=max(first.closeness, closeness))
+        improved = improved._replace(closeness=max(first.closeness, closeness))
     if first.coverage is not None:
-        known = first.coverage
-        better = better._replace(coverage=Coverage(max(known.held, held), min(known.lacking, lacking)))
-    before, after = (probabilities([each, *matches[1:]], weight)[0] for each in (first, better))
+        coverage = first.coverage
+        improved = improved._replace(
+            coverage=Coverage(max(coverage.held, held_share), min(coverage.lacking, lacking_share))
+        )
+    before, after = (probabilities([match, *matches[1:]], weight)[0] for match in (first, improved))
     assert after >= before - 1e-12
 
 
 def test_a_passage_with_a_distinct_score_is_more_relevant_than_one_among_equals() -> None:
-    alone = [Match(0.4, None, "a")] + [Match(0.1, None, name) for name in "bcde"]
-    among = [Match(0.4, None, name) for name in "abcde"]
-    assert probabilities(alone)[0] > 0.7 > 0.4 > probabilities(among)[0]
+    distinct = [Match(0.4, None, "a")] + [Match(0.1, None, name) for name in "bcde"]
+    equals = [Match(0.4, None, name) for name in "abcde"]
+    assert probabilities(distinct)[0] > 0.7 > 0.4 > probabilities(equals)[0]
 
 
 def test_adjacent_passages_of_one_document_do_not_compete() -> None:
-    others = [Match(0.1, None, name) for name in "bcde"]
-    one, both = [Match(0.4, None, "a"), *others], [Match(0.4, None, "a"), Match(0.4, None, "a"), *others]
-    assert probabilities(one)[0] == probabilities(both)[0]
+    weak_matches = [Match(0.1, None, name) for name in "bcde"]
+    single, adjacent = (
+        [Match(0.4, None, "a"), *weak_matches],
+        [Match(0.4, None, "a"), Match(0.4, None, "a"), *weak_matches],
+    )
+    assert probabilities(single)[0] == probabilities(adjacent)[0]
 
 
 def test_in_a_collection_of_one_document_its_sections_are_compared() -> None:
@@ -62,8 +67,8 @@ def test_in_a_collection_of_one_document_its_sections_are_compared() -> None:
 
 
 def test_closeness_is_weighted_by_the_dense_legs_competence() -> None:
-    near = [Match(0.2, 0.9, "a"), *(Match(0.2, 0.1, name) for name in "bcde")]
-    scores = [probabilities(near, weight)[0] for weight in (0.0, 0.5, 1.0)]
+    matches = [Match(0.2, 0.9, "a"), *(Match(0.2, 0.1, name) for name in "bcde")]
+    scores = [probabilities(matches, weight)[0] for weight in (0.0, 0.5, 1.0)]
     assert scores == sorted(scores)
     assert scores[0] < 0.3 < 0.7 < scores[2]
 
@@ -83,15 +88,15 @@ def test_a_passage_without_the_asked_form_of_answer_is_much_less_relevant() -> N
 
 
 def test_similarity_alone_makes_a_paraphrase_relevant() -> None:
-    other = [Match(0.0, 0.6, "a", coverage=Coverage(0.0, 0.3)), Match(0.2, 0.1, "b", coverage=Coverage(0.3, 0.3))]
-    assert probabilities(other, 1.0)[0] > 0.4 > 0.1 > probabilities(other, 1.0)[1]
+    matches = [Match(0.0, 0.6, "a", coverage=Coverage(0.0, 0.3)), Match(0.2, 0.1, "b", coverage=Coverage(0.3, 0.3))]
+    assert probabilities(matches, 1.0)[0] > 0.4 > 0.1 > probabilities(matches, 1.0)[1]
 
 
 def test_a_passage_in_another_language_ranks_below_one_with_the_questions_words() -> None:
-    other = Match(0.0, 0.4, "a")
-    alone = probabilities([other], 1.0)[0]
-    beside = probabilities([other, Match(0.5, 0.3, "b", coverage=Coverage(0.9, 0.1))], 1.0)[0]
-    assert beside < alone / 2
+    match = Match(0.0, 0.4, "a")
+    score_alone = probabilities([match], 1.0)[0]
+    score_beside = probabilities([match, Match(0.5, 0.3, "b", coverage=Coverage(0.9, 0.1))], 1.0)[0]
+    assert score_beside < score_alone / 2
 
 
 def test_a_passage_in_another_language_that_is_close_by_chance_is_weak() -> None:

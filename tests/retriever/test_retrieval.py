@@ -40,7 +40,11 @@ def embedder(tmp_path: Path) -> FastEmbedder:
 
 def paragraphs(document: str, *texts: str) -> list[Chunk]:
     """Sections with one text each."""
-    blocks = [block for at, text in enumerate(texts) for block in (Block("heading", f"§{at}", 1), Block("prose", text))]
+    blocks = [
+        block
+        for number, text in enumerate(texts)
+        for block in (Block("heading", f"§{number}", 1), Block("prose", text))
+    ]
     return chunk_document(ParsedDocument(tuple(blocks)), document, f"{document}.md")
 
 
@@ -57,7 +61,7 @@ async def test_a_question_finds_the_passage_with_its_sentences_and_place(index: 
     assert (hit.document_id, hit.document_name) == ("doc-en", "handbook.md")
     assert hit.heading_path == ("Handbook", "Annual leave")
     assert [sentence.text for sentence in hit.sentences][1] == "Unused days expire on 31 March."
-    assert all(chunks[0].text[each.start : each.end] == each.text for each in hit.sentences)
+    assert all(chunks[0].text[sentence.start : sentence.end] == sentence.text for sentence in hit.sentences)
     assert retrieval.mode == "lexical"
     assert retrieval.note is None
 
@@ -81,8 +85,8 @@ async def test_adjacent_passages_of_a_section_are_one_hit_without_overlap(index:
 
 
 async def test_adjacent_passages_on_another_page_stay_separate_hits(index: EdgeIndex) -> None:
-    one, other, *_ = long_section(60)
-    await index.upsert(NAME, [replace(one, page=1), replace(other, page=2)])
+    first, second, *_ = long_section(60)
+    await index.upsert(NAME, [replace(first, page=1), replace(second, page=2)])
     retrieval = await Retriever(index).search(NAME, "pumps valves pressure", 5)
     assert sorted(hit.page or 0 for hit in retrieval.hits) == [1, 2]
 
@@ -134,21 +138,26 @@ async def test_the_dense_leg_finds_passages_without_a_shared_word(index: EdgeInd
     retrieval = await Retriever(index, embedder).search(NAME, "car", 2)
     assert retrieval.mode == "hybrid"
     assert retrieval.hits[0].sentences[0].text == "The automobile needs oil."
-    best = retrieval.candidates[0]
-    assert best.lexical is None
-    assert (best.lexical_rank, best.dense_rank, best.fused_rank, best.hit) == (None, 1, 1, 1)
-    assert best.dense == pytest.approx(max(candidate.dense or 0 for candidate in retrieval.candidates))
+    best_candidate = retrieval.candidates[0]
+    assert best_candidate.lexical is None
+    assert (best_candidate.lexical_rank, best_candidate.dense_rank, best_candidate.fused_rank, best_candidate.hit) == (
+        None,
+        1,
+        1,
+        1,
+    )
+    assert best_candidate.dense == pytest.approx(max(candidate.dense or 0 for candidate in retrieval.candidates))
 
 
 async def test_a_leg_that_does_not_know_the_script_has_no_vote(index: EdgeIndex, embedder: FastEmbedder) -> None:
-    goods = [chr(0x4E00 + 37 * number) for number in range(24)]
-    chinese = paragraphs("zh", *(f"运费由，{good}，{good}，{good}，承担。" for good in goods))
+    characters = [chr(0x4E00 + 37 * number) for number in range(24)]
+    chinese = paragraphs("zh", *(f"运费由，{character}，{character}，{character}，承担。" for character in characters))
     await fill(index, [*chinese, *handbook()], embedder)
     retriever = Retriever(index, embedder)
     calibration = await retriever.calibrate(NAME)
     assert calibration is not None
     assert calibration.competence["cjk"] < NO_TRUST
-    for question in (f"{goods[3]}的运费", "谁承担"):
+    for question in (f"{characters[3]}的运费", "谁承担"):
         hybrid = await retriever.search(NAME, question, 5)
         lexical = await Retriever(index).search(NAME, question, 5)
         assert hybrid.hits == lexical.hits
@@ -171,8 +180,8 @@ class Numbers:
         pass
 
     def vector(self, text: str) -> list[float]:
-        found = [int(number) for number in re.findall(r"[a-z](\d+)", text)]
-        return [0.01 + found.count(number) for number in range(SUBJECTS)]
+        numbers = [int(number) for number in re.findall(r"[a-z](\d+)", text)]
+        return [0.01 + numbers.count(number) for number in range(SUBJECTS)]
 
 
 class Noise(Numbers):
@@ -191,7 +200,11 @@ SUBJECTS = 24
 async def test_notes_of_one_sentence_distinguish_meaning_from_word_overlap(index: EdgeIndex) -> None:
     notes = [f"gamma{n} alpha{n} gamma{n} beta{n} gamma{n} delta{n}" for n in range(SUBJECTS)]
     parsed = [ParsedDocument((Block("prose", note),)) for note in notes]
-    chunks = [chunk for at, each in enumerate(parsed) for chunk in chunk_document(each, f"d{at}", f"{at}.txt")]
+    chunks = [
+        chunk
+        for position, document in enumerate(parsed)
+        for chunk in chunk_document(document, f"d{position}", f"{position}.txt")
+    ]
     assert [chunk.text for chunk in chunks] == notes
     weights: dict[str, float] = {}
     for number, embedder in enumerate((Numbers(), Noise())):
@@ -238,8 +251,8 @@ async def test_equal_passages_have_the_same_order_in_two_indexes_of_the_same_doc
             for document, name in documents:
                 blocks = [Block("heading", "Parking", 1), Block("prose", "The car park closes at nine.")] * 2
                 await index.upsert(NAME, chunk_document(ParsedDocument(tuple(blocks)), document, name))
-            found = await Retriever(index).search(NAME, "When does the car park close?", 10)
-            orders.append([(hit.document_name, hit.passage) for hit in found.hits])
+            retrieval = await Retriever(index).search(NAME, "When does the car park close?", 10)
+            orders.append([(hit.document_name, hit.passage) for hit in retrieval.hits])
     assert orders[0] == orders[1]
     assert orders[0] == sorted(orders[0])
 
@@ -250,7 +263,7 @@ class AngleEmbedder:
     name = "angles"
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        angles = [math.radians(float(found[-1])) for text in texts if (found := re.findall(r"\d+", text) or ["0"])]
+        angles = [math.radians(float(numbers[-1])) for text in texts if (numbers := re.findall(r"\d+", text) or ["0"])]
         return [[math.cos(angle), math.sin(angle)] for angle in angles]
 
     async def embed_query(self, text: str) -> list[float]:
@@ -261,14 +274,16 @@ class AngleEmbedder:
 
 async def test_the_subject_that_all_passages_share_does_not_decide(index: EdgeIndex) -> None:
     angles = (0, 1, 2, 3, 60)
-    chunks = [paragraph for at, angle in enumerate(angles) for paragraph in paragraphs(f"d{at}", f"text {angle}")]
+    chunks = [
+        paragraph for number, angle in enumerate(angles) for paragraph in paragraphs(f"d{number}", f"text {angle}")
+    ]
     await fill(index, chunks, AngleEmbedder())
     questions = "question 30", "question 31"  # nearer to 3 than to 60 only before the subtraction
     for question in questions:
-        found = await Retriever(index, AngleEmbedder()).search(NAME, question, 5)
-        dense = {candidate.chunk_id: candidate.dense or 0.0 for candidate in found.candidates}
-        best = max(dense, key=lambda chunk_id: dense[chunk_id])
-        assert best == chunks[-1].chunk_id
+        retrieval = await Retriever(index, AngleEmbedder()).search(NAME, question, 5)
+        dense = {candidate.chunk_id: candidate.dense or 0.0 for candidate in retrieval.candidates}
+        best_id = max(dense, key=lambda chunk_id: dense[chunk_id])
+        assert best_id == chunks[-1].chunk_id
 
 
 async def test_a_model_of_another_dimension_leaves_the_search_by_words(index: EdgeIndex) -> None:
@@ -278,16 +293,16 @@ async def test_a_model_of_another_dimension_leaves_the_search_by_words(index: Ed
 
     await fill(index, [*handbook(), *rules()], AngleEmbedder())
     await Retriever(index, AngleEmbedder()).calibrate(NAME)
-    found = await Retriever(index, Longer()).search(NAME, "When do unused days expire?", 3)
-    assert found.mode == "lexical"
-    assert found.hits[0].heading_path[-1] == "Annual leave"
+    retrieval = await Retriever(index, Longer()).search(NAME, "When do unused days expire?", 3)
+    assert retrieval.mode == "lexical"
+    assert retrieval.hits[0].heading_path[-1] == "Annual leave"
 
 
 async def test_a_chunk_without_words_does_not_stop_the_calibration(index: EdgeIndex, embedder: FastEmbedder) -> None:
     await fill(index, [replace(chunk, text="", sentences=()) for chunk in handbook()], embedder)
-    measured = await Retriever(index, embedder).calibrate(NAME)
-    assert measured is not None
-    assert measured.points == len(handbook())
+    calibration = await Retriever(index, embedder).calibrate(NAME)
+    assert calibration is not None
+    assert calibration.points == len(handbook())
 
 
 class Failing:
@@ -351,22 +366,22 @@ class Backwards:
 
 async def test_a_reranker_orders_the_hits_and_its_failure_does_not(index: EdgeIndex) -> None:
     await index.upsert(NAME, paragraphs("d", "Whale, whale, whale and again the whale.", "A whale.", "Krill."))
-    plain = await Retriever(index).search(NAME, "whale", 2)
-    reranked = await Retriever(index, reranker=Backwards()).search(NAME, "whale", 2)
-    failed = await Retriever(index, reranker=Backwards(fails=True)).search(NAME, "whale", 2)
-    assert reranked.hits == plain.hits[::-1]
-    assert failed.hits == plain.hits
-    assert failed.note == "embedder 'reranker' failed: out of order"
+    plain_result = await Retriever(index).search(NAME, "whale", 2)
+    reranked_result = await Retriever(index, reranker=Backwards()).search(NAME, "whale", 2)
+    failed_result = await Retriever(index, reranker=Backwards(fails=True)).search(NAME, "whale", 2)
+    assert reranked_result.hits == plain_result.hits[::-1]
+    assert failed_result.hits == plain_result.hits
+    assert failed_result.note == "embedder 'reranker' failed: out of order"
 
 
 async def test_every_retrieval_has_its_candidates(index: EdgeIndex, embedder: FastEmbedder) -> None:
-    stored: list[Retrieval] = []
+    retrievals: list[Retrieval] = []
     await fill(index, handbook(), embedder)
     for fusion in ("dbsf", "rrf"):
         retriever = Retriever(index, embedder, fusion="rrf" if fusion == "rrf" else "dbsf")
-        stored.append(await retriever.search(NAME, "paid leave", 1))
-    assert len({each.retrieval_id for each in stored}) == 2
-    for retrieval in stored:
+        retrievals.append(await retriever.search(NAME, "paid leave", 1))
+    assert len({retrieval.retrieval_id for retrieval in retrievals}) == 2
+    for retrieval in retrievals:
         assert {candidate.chunk_id for candidate in retrieval.candidates} == {chunk.chunk_id for chunk in handbook()}
         assert retrieval.candidates[0].lexical is not None
         assert retrieval.candidates[0].dense is not None
@@ -380,15 +395,15 @@ FERRIES = ("Cabins on a ferry sleep two people.", "On a ferry, the price for a b
 async def test_the_passages_for_a_part_of_a_question_match_the_whole_question(index: EdgeIndex) -> None:
     await index.upsert(NAME, [*paragraphs("buses", *BUSES), *paragraphs("ferries", *FERRIES)])
     question = "How many people sleep in cabins of a ferry, and how much is a bicycle in crowns?"
-    found = await Retriever(index).search(NAME, question, 2)
-    assert [hit.sentences[0].text for hit in found.hits] == [*FERRIES]
+    retrieval = await Retriever(index).search(NAME, question, 2)
+    assert [hit.sentences[0].text for hit in retrieval.hits] == [*FERRIES]
 
 
 async def test_a_passage_that_answers_one_part_of_a_question_is_as_relevant_as_for_that_part(index: EdgeIndex) -> None:
     await index.upsert(NAME, [*paragraphs("buses", *BUSES), *paragraphs("ferries", *FERRIES)])
     part = "How many people sleep in cabins of a ferry?"
-    alone, both = [
+    part_result, whole_result = [
         await Retriever(index).search(NAME, question, 3) for question in (part, f"{part} Who repairs the bent anchors?")
     ]
-    assert alone.hits[0].sentences[0].text == both.hits[0].sentences[0].text == FERRIES[0]
-    assert both.hits[0].relevance_score == pytest.approx(alone.hits[0].relevance_score)
+    assert part_result.hits[0].sentences[0].text == whole_result.hits[0].sentences[0].text == FERRIES[0]
+    assert whole_result.hits[0].relevance_score == pytest.approx(part_result.hits[0].relevance_score)

@@ -49,10 +49,10 @@ async def index(tmp_path: Path) -> AsyncIterator[EdgeIndex]:
 
 async def search(index: EdgeIndex, meta: dict[str, Any] | None = None, **arguments: object) -> CallToolResult:
     async with Client(create_server(Retriever(index), bound_by_meta=True)) as client:
-        return await client.call_tool("search_documents", dict(arguments), meta=bound(**META, **(meta or {})))
+        return await client.call_tool("search_documents", dict(arguments), meta=make_meta(**META, **(meta or {})))
 
 
-def bound(**values: Any) -> RequestParamsMeta:
+def make_meta(**values: Any) -> RequestParamsMeta:
     return cast(RequestParamsMeta, values)
 
 
@@ -77,11 +77,13 @@ async def test_without_a_library_there_is_one_read_only_tool_and_no_bound_argume
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_call_returns_structured_hits_beside_numbered_passages(index: EdgeIndex, mode: Any) -> None:
     async with Client(create_server(Retriever(index), bound_by_meta=True), mode=mode) as client:
-        result = await client.call_tool("search_documents", {"query": "unused days", "top_k": 1}, meta=bound(**META))
+        result = await client.call_tool(
+            "search_documents", {"query": "unused days", "top_k": 1}, meta=make_meta(**META)
+        )
     assert not result.is_error
-    found = result.structured_content
-    assert found["mode"] == "lexical"
-    (hit,) = found["hits"]
+    content = result.structured_content
+    assert content["mode"] == "lexical"
+    (hit,) = content["hits"]
     sentence = hit["sentences"][1]
     assert hit["document_id"] == "doc-en"
     assert hit["heading_path"] == ["Handbook", "Annual leave"]
@@ -102,9 +104,9 @@ async def test_the_note_names_the_part_of_a_question_that_no_passage_matches(ind
     assert ' No passage matches this part: "the noise of the Falcon 60".\n\n[1] d0.md' in text_of(result)
     assert result.structured_content["unmatched"] == ["the noise of the Falcon 60"]
     assert "78 dB" not in text_of(result)
-    both = await search(index, query="Compare the noise of the Falcon 20 and the Falcon 40")
-    assert "unmatched" not in both.structured_content
-    assert "No passage" not in text_of(both)
+    full_match = await search(index, query="Compare the noise of the Falcon 20 and the Falcon 40")
+    assert "unmatched" not in full_match.structured_content
+    assert "No passage" not in text_of(full_match)
 
 
 async def test_page_and_cells_are_in_the_passage(index: EdgeIndex) -> None:
@@ -160,7 +162,7 @@ async def test_meta_binds_documents_number_and_threshold(index: EdgeIndex) -> No
 
 async def test_a_result_is_bounded_by_leaving_out_whole_hits(index: EdgeIndex) -> None:
     for number in range(60):
-        words = " ".join(f"term{number}x{at}" for at in range(120))
+        words = " ".join(f"term{number}x{position}" for position in range(120))
         parsed = ParsedDocument((Block("prose", f"Walrus. {words}"),))
         await index.upsert("domain_test", chunk_document(parsed, f"w{number}", f"w{number}.md"))
     result = await search(index, query="walrus", top_k=50)
@@ -182,15 +184,15 @@ async def test_an_index_that_fails_is_a_result_the_model_can_read(index: EdgeInd
 async def test_a_standalone_server_is_bound_by_configuration_and_ignores_meta(index: EdgeIndex) -> None:
     config = ServerConfig("domain_test", ("doc-zh",), 1)
     async with Client(create_server(Retriever(index), bound_by_meta=False, config=config)) as client:
-        meta = bound(**{"agentic_rag/collection": "domain_other", "agentic_rag/documents": ["doc-en"]})
+        meta = make_meta(**{"agentic_rag/collection": "domain_other", "agentic_rag/documents": ["doc-en"]})
         result = await client.call_tool("search_documents", {"query": "leave 年假"}, meta=meta)
     assert [hit["document_id"] for hit in result.structured_content["hits"]] == ["doc-zh"]
     with pytest.raises(ValueError, match="needs a config"):
         create_server(Retriever(index), bound_by_meta=False)
 
 
-def environment(tmp_path: Path, **more: str) -> dict[str, str]:
-    return {"RETRIEVER_INDEX_DIR": str(tmp_path / "index"), "DOMAIN_ID": "test", "PYTHONPATH": str(ROOT), **more}
+def environment(tmp_path: Path, **variables: str) -> dict[str, str]:
+    return {"RETRIEVER_INDEX_DIR": str(tmp_path / "index"), "DOMAIN_ID": "test", "PYTHONPATH": str(ROOT), **variables}
 
 
 async def test_it_runs_alone_over_stdio(tmp_path: Path) -> None:
@@ -216,10 +218,10 @@ async def test_it_runs_alone_over_http(tmp_path: Path) -> None:
         process = await anyio.open_process(command, env=environment(tmp_path), stdout=None, stderr=subprocess.PIPE)
         try:
             assert process.stderr is not None
-            seen = b""
+            output = b""
             async for line in process.stderr:
-                seen += line
-                if b"Uvicorn running" in seen:
+                output += line
+                if b"Uvicorn running" in output:
                     break
             async with Client(f"http://127.0.0.1:{port}/mcp") as client:
                 result = await client.call_tool("search_documents", {"query": "leave"})
@@ -232,9 +234,9 @@ async def test_it_runs_alone_over_http(tmp_path: Path) -> None:
 async def test_the_standalone_server_names_the_owner_of_the_index(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mcp_servers.retriever"]
     async with aclosing(EdgeIndex(tmp_path / "index")):
-        refused = await anyio.run_process(command, env=environment(tmp_path), check=False)
-    assert refused.returncode == 2
-    assert f"in use by process {os.getpid()}" in refused.stderr.decode()
+        process = await anyio.run_process(command, env=environment(tmp_path), check=False)
+    assert process.returncode == 2
+    assert f"in use by process {os.getpid()}" in process.stderr.decode()
 
 
 def test_the_environment_names_collection_number_and_threshold() -> None:
@@ -267,17 +269,17 @@ async def test_a_missing_folder_is_an_error_and_is_not_created(tmp_path: Path) -
 async def test_a_missing_collection_is_an_error_that_lists_the_existing_ones(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:
-    given = {**environment(tmp_path), **variables}
+    variables_given = {**environment(tmp_path), **variables}
     (tmp_path / "index").mkdir()
-    for known in ("none", "domain_test"):
-        with pytest.raises(SettingError, match=f"has no collection 'domain_tset'.*Collections there: {known}$"):
-            async with open_searcher(given):
+    for listed_names in ("none", "domain_test"):
+        with pytest.raises(SettingError, match=f"has no collection 'domain_tset'.*Collections there: {listed_names}$"):
+            async with open_searcher(variables_given):
                 pass
         async with aclosing(EdgeIndex(tmp_path / "index")) as index:
             await index.upsert("domain_test", handbook())
     assert not (tmp_path / "index" / "domain_tset").exists()
     with pytest.raises(SettingError, match="'a/b' is not a collection name"):
-        async with open_searcher(given | {"QDRANT_COLLECTION": "a/b"}):
+        async with open_searcher(variables_given | {"QDRANT_COLLECTION": "a/b"}):
             pass
 
 
@@ -306,16 +308,16 @@ async def test_a_search_in_a_missing_place_names_it(variables: dict[str, str], t
             pass
 
 
-def remote(answer: Response) -> tuple[RemoteRetriever, list[dict[str, Any]]]:
+def make_remote(answer: Response) -> tuple[RemoteRetriever, list[dict[str, Any]]]:
     """A retriever that uses a server which returns `answer`, and the requests it sent."""
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
-    async def found(request: Request) -> Response:
-        asked.append({**await request.json(), "token": request.headers["authorization"], **request.path_params})
+    async def answer_search(request: Request) -> Response:
+        requests.append({**await request.json(), "token": request.headers["authorization"], **request.path_params})
         return answer
 
-    app = Starlette(routes=[Route("/api/domains/{domain}/documents/search", found, methods=["POST"])])
-    return RemoteRetriever("http://host/", "hr", "secret", httpx2.ASGITransport(app=app)), asked
+    app = Starlette(routes=[Route("/api/domains/{domain}/documents/search", answer_search, methods=["POST"])])
+    return RemoteRetriever("http://host/", "hr", "secret", httpx2.ASGITransport(app=app)), requests
 
 
 async def test_a_command_uses_a_running_server_over_http() -> None:
@@ -329,12 +331,12 @@ async def test_a_command_uses_a_running_server_over_http() -> None:
         "retrievalId": "r", "query": "leave", "mode": "hybrid", "hits": [hit], "candidates": [candidate],
         "unmatched": ["the pay"],
     }  # fmt: skip
-    retriever, asked = remote(JSONResponse(answer))
+    retriever, requests = make_remote(JSONResponse(answer))
     config = ServerConfig("domain_hr", threshold=0.1)
     async with aclosing(retriever), Client(create_server(retriever, bound_by_meta=False, config=config)) as client:
         result = await client.call_tool("search_documents", {"query": "leave", "document": "a.pdf"})
     filters = {"document": "a.pdf", "type": None, "heading": None}
-    assert asked == [
+    assert requests == [
         {"query": "leave", "topK": 5, "threshold": 0.1, "filters": filters, "token": "Bearer secret", "domain": "hr"}
     ]
     assert result.structured_content["mode"] == "hybrid"
@@ -351,8 +353,8 @@ async def test_a_command_uses_a_running_server_over_http() -> None:
     ],
 )
 async def test_a_server_that_refuses_or_sends_garbage_is_unavailable(answer: Response, reason: str) -> None:
-    retriever, _ = remote(answer)
+    retriever, _ = make_remote(answer)
     async with aclosing(retriever):
-        with pytest.raises(IndexUnavailable, match=reason) as caught:
+        with pytest.raises(IndexUnavailable, match=reason) as exc_info:
             await retriever.search("c", "q", 1)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(exc_info.value)

@@ -24,11 +24,11 @@ async def indexes(count: int, timeout: int = 30) -> AsyncIterator[tuple[Shim, li
     shim = Shim()
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(shim))
-        made = []
+        clients = []
         for _ in range(count):
             client = AsyncQdrantClient(url=url, timeout=timeout, check_compatibility=False)
-            made.append(await stack.enter_async_context(aclosing(ServerIndex(client))))
-        yield shim, made
+            clients.append(await stack.enter_async_context(aclosing(ServerIndex(client))))
+        yield shim, clients
 
 
 async def test_a_server_that_refuses_is_unavailable_until_it_accepts() -> None:
@@ -76,9 +76,9 @@ async def test_a_collection_rebuilt_by_one_server_is_searched_by_the_other() -> 
     async with indexes(2) as (_, (a, b)):
         await a.upsert(NAME, handbook())
         assert (await b.search_legs(NAME, "annual leave")).lexical
-        made = await a.rebuild(NAME, CollectionMeta())
-        await a.upsert(made, rules())
-        await a.swap(NAME, made)
+        generation = await a.rebuild(NAME, CollectionMeta())
+        await a.upsert(generation, rules())
+        await a.swap(NAME, generation)
         assert await b.count(NAME) == len(rules())
         assert await b.roll_back(NAME)
         assert await a.count(NAME) == len(handbook())

@@ -16,7 +16,7 @@ from . import office_files
 
 
 @pytest.mark.parametrize(
-    ("value", "code", "shown"),
+    ("value", "code", "expected"),
     [
         (70, "00000", "00070"),
         (123456789, "000-00-0000", "123-45-6789"),
@@ -40,15 +40,15 @@ from . import office_files
         (float("nan"), "0", "nan"),
     ],
 )
-def test_a_number_is_shown_as_its_format_says(value: float, code: str, shown: str) -> None:
-    assert show_number(value, code) == shown
+def test_a_number_is_shown_as_its_format_says(value: float, code: str, expected: str) -> None:
+    assert show_number(value, code) == expected
 
 
 MOMENT = datetime(2031, 1, 2, 15, 4, 5)
 
 
 @pytest.mark.parametrize(
-    ("value", "code", "shown"),
+    ("value", "code", "expected"),
     [
         (MOMENT, "dd.mm.yyyy", "02.01.2031"),
         (MOMENT, "d mmm yyyy", "2 Jan 2031"),
@@ -63,8 +63,8 @@ MOMENT = datetime(2031, 1, 2, 15, 4, 5)
         (timedelta(hours=-2), "[h]:mm", "-2:00"),
     ],
 )
-def test_a_date_or_duration_is_shown_as_its_format_says(value: datetime, code: str, shown: str) -> None:
-    assert show_date(value, code) == shown
+def test_a_date_or_duration_is_shown_as_its_format_says(value: datetime, code: str, expected: str) -> None:
+    assert show_date(value, code) == expected
 
 
 def test_cells_of_a_workbook_are_shown_with_formats_and_links(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_cells_of_a_workbook_are_shown_with_formats_and_links(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "shown"),
+    ("number", "kind", "expected"),
     [
         (4, "upperRoman", "IV"),
         (28, "lowerLetter", "bb"),
@@ -107,26 +107,26 @@ def test_cells_of_a_workbook_are_shown_with_formats_and_links(tmp_path: Path) ->
         (7, "no such format", "7"),
     ],
 )
-def test_word_list_numbers_are_counted_in_many_formats(number: int, kind: str, shown: str) -> None:
-    assert show_count(number, kind) == shown
+def test_word_list_numbers_are_counted_in_many_formats(number: int, kind: str, expected: str) -> None:
+    assert show_count(number, kind) == expected
 
 
-def level(depth: int, kind: str, text: str, more: str = "") -> str:
+def level_xml(depth: int, kind: str, text: str, extra: str = "") -> str:
     kinds = f'<w:start w:val="1"/><w:numFmt w:val="{kind}"/>'
-    return f'<w:lvl w:ilvl="{depth}">{kinds}{more}<w:lvlText w:val="{text}"/></w:lvl>'
+    return f'<w:lvl w:ilvl="{depth}">{kinds}{extra}<w:lvlText w:val="{text}"/></w:lvl>'
 
 
 def test_levels_restart_share_counts_and_follow_overrides() -> None:
     abstract = (
-        level(0, "upperRoman", "Part %1"),
-        level(1, "decimal", "%1.%2", "<w:isLgl/>"),
-        level(2, "lowerLetter", "(%3)"),
-        level(3, "decimal", "%4)", '<w:lvlRestart w:val="0"/>'),
-        level(4, "bullet", "o"),
+        level_xml(0, "upperRoman", "Part %1"),
+        level_xml(1, "decimal", "%1.%2", "<w:isLgl/>"),
+        level_xml(2, "lowerLetter", "(%3)"),
+        level_xml(3, "decimal", "%4)", '<w:lvlRestart w:val="0"/>'),
+        level_xml(4, "bullet", "o"),
     )
     nums = "".join(
-        f'<w:num w:numId="{ident}"><w:abstractNumId w:val="1"/>{more}</w:num>'
-        for ident, more in (
+        f'<w:num w:numId="{number_id}"><w:abstractNumId w:val="1"/>{extra}</w:num>'
+        for number_id, extra in (
             ("5", ""),
             ("6", ""),
             ("7", '<w:lvlOverride w:ilvl="0"><w:startOverride w:val="9"/></w:lvlOverride>'),
@@ -134,7 +134,7 @@ def test_levels_restart_share_counts_and_follow_overrides() -> None:
     )
     source = f'<w:abstractNum w:abstractNumId="1">{"".join(abstract)}</w:abstractNum>{nums}'
     numbering = read_numbering(parse_xml(f'<w:numbering xmlns:w="{office_files.W}">{source}</w:numbering>'))
-    asked = [
+    positions = [
         ("5", 0),
         ("5", 1),
         ("5", 1),
@@ -147,8 +147,8 @@ def test_levels_restart_share_counts_and_follow_overrides() -> None:
         ("7", 0),
         ("7", 0),
     ]
-    shown = [numbering.number(ident, depth) for ident, depth in asked]
-    assert shown == ["Part I", "1.1", "1.2", "(a)", "1)", "Part II", "2.1", "(a)", "2)", "Part IX", "Part X"]
+    numbers = [numbering.number(number_id, depth) for number_id, depth in positions]
+    assert numbers == ["Part I", "1.1", "1.2", "(a)", "1)", "Part II", "2.1", "(a)", "2)", "Part IX", "Part X"]
     assert (numbering.number("5", 4), numbering.number("gone", 0)) == ("", "")
 
 
@@ -172,14 +172,14 @@ def test_headings_get_style_numbers_unless_a_paragraph_removes_them(tmp_path: Pa
     spaces = office_files.SPACES
     ident = '<w:numId w:val="3"/>'
     styles = style(1, ident) + style(2, f'<w:ilvl w:val="1"/>{ident}')
-    levels = level(0, "chineseCounting", "第%1章") + level(1, "decimal", "%1.%2", "<w:isLgl/>")
+    levels = level_xml(0, "chineseCounting", "第%1章") + level_xml(1, "decimal", "%1.%2", "<w:isLgl/>")
     numbering = (
         f'<w:abstractNum w:abstractNumId="1">{levels}</w:abstractNum>'
         '<w:num w:numId="3"><w:abstractNumId w:val="1"/></w:num>'
     )
     members: dict[str, str | bytes] = {
         "word/document.xml": f"<w:document {spaces}><w:body>{body}</w:body></w:document>",
-        "word/_rels/document.xml.rels": office_files.related(
+        "word/_rels/document.xml.rels": office_files.relationships_xml(
             ("rS", "styles", "styles.xml"), ("rN", "numbering", "numbering.xml")
         ),
         "word/styles.xml": f"<w:styles {spaces}>{styles}</w:styles>",
@@ -196,7 +196,7 @@ def test_headings_get_style_numbers_unless_a_paragraph_removes_them(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("font", "code", "shown"),
+    ("font", "code", "expected"),
     [
         ("Wingdings", 0xF0FE, "☑"),
         ("Wingdings", 0xF0A8, "☐"),
@@ -208,5 +208,5 @@ def test_headings_get_style_numbers_unless_a_paragraph_removes_them(tmp_path: Pa
         ("Acme Icons", 0xF041, ""),
     ],
 )
-def test_a_symbol_is_the_character_it_shows(font: str, code: int, shown: str) -> None:
-    assert symbol_text(font, code) == shown
+def test_a_symbol_is_the_character_it_shows(font: str, code: int, expected: str) -> None:
+    assert symbol_text(font, code) == expected

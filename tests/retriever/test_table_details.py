@@ -44,10 +44,10 @@ DATA = ["A", "1", "2", "3", "4"]
 def test_group_headings_are_joined_with_the_header_below_them_and_data_is_not(
     rows: list[list[str]], header: list[str]
 ) -> None:
-    joined, count = join_headers(rows)
-    assert list(joined) == header
+    joined_header, row_count = join_headers(rows)
+    assert list(joined_header) == header
     is_joined = header != rows[0]
-    assert count == (len(rows) - 1 if is_joined else 1)
+    assert row_count == (len(rows) - 1 if is_joined else 1)
 
 
 def test_each_group_of_rows_has_the_joined_header_in_sheets_and_letters(tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_each_group_of_rows_has_the_joined_header_in_sheets_and_letters(tmp_path
     assert "- Comment on B3 by Ann Lee: ask again" in parsed.text
     letter = docx.Document()
     table = letter.add_table(3, 3)
-    for at, text in enumerate(("Berth", "Fee", "", "", "day", "week", "A", "10", "60")):
-        table.cell(at // 3, at % 3).text = text
+    for position, text in enumerate(("Berth", "Fee", "", "", "day", "week", "A", "10", "60")):
+        table.cell(position // 3, position % 3).text = text
     table.cell(0, 1).merge(table.cell(0, 2))
     table.cell(0, 0).merge(table.cell(1, 0))
     letter.save(str(tmp_path / "a.docx"))
@@ -80,7 +80,7 @@ def test_each_group_of_rows_has_the_joined_header_in_sheets_and_letters(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("value", "code", "shown"),
+    ("value", "code", "expected"),
     [
         (1.5, "# ?/?", "1 1/2"),
         (2.375, "# ??/16", "2 6/16"),
@@ -91,12 +91,12 @@ def test_each_group_of_rows_has_the_joined_header_in_sheets_and_letters(tmp_path
         (0.000012, "General", "1.2E-05"),
     ],
 )
-def test_fractions_and_small_numbers_are_shown_as_in_a_sheet(value: float, code: str, shown: str) -> None:
-    assert show_number(value, code) == shown
+def test_fractions_and_small_numbers_are_shown_as_in_a_sheet(value: float, code: str, expected: str) -> None:
+    assert show_number(value, code) == expected
 
 
 @pytest.mark.parametrize(
-    ("code", "shown"),
+    ("code", "expected"),
     [
         ("[$-407]d. mmmm yyyy", "2. August 2031"),
         ("[$-40C]dddd d mmmm yyyy", "samedi 2 août 2031"),
@@ -107,12 +107,12 @@ def test_fractions_and_small_numbers_are_shown_as_in_a_sheet(value: float, code:
         ("[$-7FFF]mmmm", "August"),
     ],
 )
-def test_names_of_months_are_in_the_language_of_the_format(code: str, shown: str) -> None:
-    assert show_date(datetime.datetime(2031, 8, 2), code) == shown
+def test_names_of_months_are_in_the_language_of_the_format(code: str, expected: str) -> None:
+    assert show_date(datetime.datetime(2031, 8, 2), code) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("Name;Preis\nSeil;12,50\nBoje;1.234,00\n".encode("cp1252"), "Name | Preis\nSeil | 12,50\nBoje | 1.234,00"),
         (b"name|price\nrope|12.50\n", "name | price\nrope | 12.50"),
@@ -124,16 +124,16 @@ def test_names_of_months_are_in_the_language_of_the_format(code: str, shown: str
         (b"a,b,c\n1,2\n3,4,5,6\n", "a | b | c |\n1 | 2 |  |\n3 | 4 | 5 | 6"),
     ],
 )
-def test_delimited_texts_of_all_kinds_become_their_table(tmp_path: Path, text: bytes, shown: str) -> None:
+def test_delimited_texts_of_all_kinds_become_their_table(tmp_path: Path, text: bytes, expected: str) -> None:
     (tmp_path / "a.csv").write_bytes(text)
-    assert parse(tmp_path / "a.csv", "a.csv").blocks[0].text == shown
+    assert parse(tmp_path / "a.csv", "a.csv").blocks[0].text == expected
 
 
 WIDE = [[f"B{number}", str(number), str(2 * number), str(3 * number)] for number in range(1, 8)]
 
 
 @pytest.mark.parametrize(
-    ("header", "rows", "shown"),
+    ("header", "rows", "expected_header"),
     [
         ([["Berth", "day", "week", "x"]], WIDE, "Berth | day | week | x"),
         (
@@ -150,13 +150,15 @@ WIDE = [[f"B{number}", str(number), str(2 * number), str(3 * number)] for number
     ids=["plain", "two header rows", "empty column"],
 )
 def test_a_table_without_rules_keeps_its_rows_across_wide_gaps(
-    tmp_path: Path, header: list[list[str]], rows: list[list[str]], shown: str
+    tmp_path: Path, header: list[list[str]], rows: list[list[str]], expected_header: str
 ) -> None:
     path = tmp_path / "wide.pdf"
     for width in (40, 70, 100):
         SimpleDocTemplate(str(path), pagesize=landscape(A4)).build([Table([*header, *rows], colWidths=width)])
         (block,) = parse(path, path.name).blocks
-        assert block.text.split("\n") == [shown, *(join_row(row) for row in rows)], f"columns of {width} points"
+        assert block.text.split("\n") == [expected_header, *(join_row(row) for row in rows)], (
+            f"columns of {width} points"
+        )
 
 
 @pytest.mark.parametrize(

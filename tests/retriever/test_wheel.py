@@ -26,7 +26,7 @@ FACTS = (
 FILLER = "The office answers letters on weekdays and sends a copy to the archive. " * 12
 
 
-def chunk(number: int, text: str, heading: str = "") -> Chunk:
+def make_chunk(number: int, text: str, heading: str = "") -> Chunk:
     spans = tuple(TextSpan(*span) for span in split_sentences(text))
     path = (heading,) if heading else ()
     name = f"d{number}"
@@ -42,8 +42,8 @@ async def embedder() -> AsyncIterator[WheelEmbedder]:
 @pytest.fixture
 async def retriever(tmp_path: Path, embedder: WheelEmbedder) -> AsyncIterator[Retriever]:
     async with aclosing(EdgeIndex(tmp_path)) as index:
-        chunks = [chunk(number, fact) for number, fact in enumerate(FACTS)]
-        chunks.append(chunk(9, FILLER + "Skippers report fog to the coastguard. " + FILLER))
+        chunks = [make_chunk(number, fact) for number, fact in enumerate(FACTS)]
+        chunks.append(make_chunk(9, FILLER + "Skippers report fog to the coastguard. " + FILLER))
         await index.upsert("c", chunks, await embed_chunks(embedder, chunks))
         yield Retriever(index, embedder)
 
@@ -62,9 +62,9 @@ async def test_a_question_in_another_language_or_other_words_is_found(retriever:
 
 
 async def test_a_setting_chooses_the_wheel(tmp_path: Path) -> None:
-    made = make_embedder("wheel", tmp_path)
-    assert made is not None
-    assert made.name == NAME
+    wheel = make_embedder("wheel", tmp_path)
+    assert wheel is not None
+    assert wheel.name == NAME
 
 
 async def test_any_text_has_a_vector_and_a_dead_embedder_process_is_restarted(embedder: WheelEmbedder) -> None:
@@ -76,16 +76,18 @@ async def test_any_text_has_a_vector_and_a_dead_embedder_process_is_restarted(em
 
 def test_windows_cover_a_long_chunk_and_none_is_longer_than_the_embedder_reads() -> None:
     for text in (FILLER, "无标点" * 400, "word " * 300, "夜航补贴每航次六十八元。" * 60):
-        windows = chunk_windows(chunk(1, text, "A heading"), TOKEN_LIMIT)
+        windows = chunk_windows(make_chunk(1, text, "A heading"), TOKEN_LIMIT)
         assert len(windows) > 1
         assert all(width(window) <= TOKEN_LIMIT * WIDTH_PER_TOKEN + 8 for window in windows)
         assert all(window.startswith("A heading\n") for window in windows)
         assert text.strip()[-10:] in windows[-1]
-    assert chunk_windows(chunk(1, FILLER), None) == [FILLER]
-    assert chunk_windows(chunk(1, "short"), TOKEN_LIMIT) == ["short"]
-    lined = replace(chunk(1, FILLER, "A heading"), context="About vacation.")
-    plain = chunk_windows(replace(lined, context=""), TOKEN_LIMIT)
-    assert chunk_windows(lined, TOKEN_LIMIT) == [*plain, "About vacation."], "a line takes no room from the text"
+    assert chunk_windows(make_chunk(1, FILLER), None) == [FILLER]
+    assert chunk_windows(make_chunk(1, "short"), TOKEN_LIMIT) == ["short"]
+    with_context = replace(make_chunk(1, FILLER, "A heading"), context="About vacation.")
+    text_windows = chunk_windows(replace(with_context, context=""), TOKEN_LIMIT)
+    assert chunk_windows(with_context, TOKEN_LIMIT) == [*text_windows, "About vacation."], (
+        "a line takes no room from the text"
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,15 +176,18 @@ def test_a_number_by_which_something_is_counted_is_not_required(question: str) -
 async def test_a_search_reports_the_part_without_a_match(tmp_path: Path, embedder: WheelEmbedder) -> None:
     async with aclosing(EdgeIndex(tmp_path)) as index:
         chunks = [
-            chunk(1, "The noise of the Falcon 20 lathe is 71 dB."),
-            chunk(2, "The noise of the Falcon 40 lathe is 78 dB."),
-            *(chunk(week, f"The Falcon lathe is greased by the hall master in week {week}.") for week in (3, 5, 7)),
+            make_chunk(1, "The noise of the Falcon 20 lathe is 71 dB."),
+            make_chunk(2, "The noise of the Falcon 40 lathe is 78 dB."),
+            *(
+                make_chunk(week, f"The Falcon lathe is greased by the hall master in week {week}.")
+                for week in (3, 5, 7)
+            ),
         ]
         await index.upsert("c", chunks, await embed_chunks(embedder, chunks))
         retriever = Retriever(index, embedder)
-        one = await retriever.search("c", "Compare the noise of the Falcon 20 and the Falcon 60.", 5)
-        assert one.unmatched == ("the noise of the Falcon 60",)
-        assert one.hits[0].document_id == "d1"
+        english = await retriever.search("c", "Compare the noise of the Falcon 20 and the Falcon 60.", 5)
+        assert english.unmatched == ("the noise of the Falcon 60",)
+        assert english.hits[0].document_id == "d1"
         german = await retriever.search("c", "Vergleiche den Lärm der Falcon 60 mit dem der Falcon 20", 5)
         assert german.unmatched == ("den Lärm der Falcon 60",)
         for question in ("Compare the noise of the Falcon 20 and the Falcon 40.", "Falcon 60 and Falcon 80"):
@@ -193,23 +198,29 @@ async def test_a_passage_in_the_language_of_the_question_has_a_place_among_the_f
     tmp_path: Path, embedder: WheelEmbedder
 ) -> None:
     async with aclosing(EdgeIndex(tmp_path)) as index:
-        foreign = [chunk(number, f"Wo darf ich meinen Hund an der Leine {number} führen?") for number in range(1, 9)]
-        chunks = [*foreign, chunk(20, "The gate of the yard is shut at night, and the key is with the guard.")]
+        german_chunks = [
+            make_chunk(number, f"Wo darf ich meinen Hund an der Leine {number} führen?") for number in range(1, 9)
+        ]
+        chunks = [
+            *german_chunks,
+            make_chunk(20, "The gate of the yard is shut at night, and the key is with the guard."),
+        ]
         await index.upsert("c", chunks, await embed_chunks(embedder, chunks))
-        found = await Retriever(index, embedder).search("c", "Where may my dog go?", 5)
-        assert "d20" in [hit.document_id for hit in found.hits]
+        retrieval = await Retriever(index, embedder).search("c", "Where may my dog go?", 5)
+        assert "d20" in [hit.document_id for hit in retrieval.hits]
 
 
 async def test_one_document_does_not_fill_all_hits_of_a_comparison(tmp_path: Path, embedder: WheelEmbedder) -> None:
     async with aclosing(EdgeIndex(tmp_path)) as index:
-        many = [
-            chunk(number, f"Ten-trip card rule {number}: the card is valid on line {number}.") for number in range(1, 9)
+        card_chunks = [
+            make_chunk(number, f"Ten-trip card rule {number}: the card is valid on line {number}.")
+            for number in range(1, 9)
         ]
-        chunks = [*many, chunk(20, "Die Inselkarte kostet 1 460 Kronen im Jahr.")]
+        chunks = [*card_chunks, make_chunk(20, "Die Inselkarte kostet 1 460 Kronen im Jahr.")]
         await index.upsert("c", chunks, await embed_chunks(embedder, chunks))
-        found = await Retriever(index, embedder).search(
+        retrieval = await Retriever(index, embedder).search(
             "c", "What does the Inselkarte cost, and where is the ten-trip card valid?", 3
         )
-        names = [hit.document_id for hit in found.hits]
+        names = [hit.document_id for hit in retrieval.hits]
         assert "d20" in names
         assert len(names) == 3

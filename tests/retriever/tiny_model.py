@@ -32,7 +32,7 @@ def write_model(folder: Path) -> Path:
     for group, words in enumerate(GROUPS):
         for word in words:
             vocabulary[word] = len(vocabulary)
-            rows.append([1.0 if at == group else 0.01 * at for at in range(DIMENSION)])
+            rows.append([1.0 if column == group else 0.01 * column for column in range(DIMENSION)])
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = BertNormalizer()
     tokenizer.pre_tokenizer = BertPreTokenizer()

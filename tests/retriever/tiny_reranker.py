@@ -37,11 +37,11 @@ def write_reranker(cache: Path, worth: float = 5.0) -> str:
     return NAME
 
 
-def _model(worths: list[float]) -> bytes:
+def _model(token_worths: list[float]) -> bytes:
     """Return a graph that computes the maximum of a pair's token worths. ``logits`` has the shape batch, 1."""
     floats, integers = 1, 7
-    data = b"".join(struct.pack("<f", worth) for worth in worths)
-    table = _number(1, len(worths)) + _number(1, 1) + _number(2, floats) + _bytes(8, "table") + _bytes(9, data)
+    data = b"".join(struct.pack("<f", worth) for worth in token_worths)
+    table = _number(1, len(token_worths)) + _number(1, 1) + _number(2, floats) + _bytes(8, "table") + _bytes(9, data)
     gather = _bytes(1, "table") + _bytes(1, "input_ids") + _bytes(2, "each") + _bytes(4, "Gather")
     attribute = _bytes(1, "axes") + _number(20, 7) + _number(8, 1)
     keep = _bytes(1, "keepdims") + _number(20, 2) + _number(3, 0)

@@ -55,11 +55,11 @@ def open_database(url: str) -> Iterator[tuple[Loop, Database]]:
 def open_stock(url: str) -> Iterator[DatabaseStock]:
     """Open the memories in a database as one server does."""
 
-    async def make(database: Database) -> DatabaseStock:
+    async def make_stock(database: Database) -> DatabaseStock:
         return DatabaseStock(database)
 
     with open_database(url) as (loop, database):
-        yield loop.run(make(database))
+        yield loop.run(make_stock(database))
 
 
 def prepare(url: str, workspace: Path) -> None:
@@ -83,10 +83,10 @@ class Ground:
 
     def shelf(self) -> MemoryCache:
         """Return a memory cache as another server or process has it."""
-        shelf = MemoryCache(self._stack.enter_context(open_stock(self.url))) if self.url else MemoryCache()
-        self._stack.callback(shelf.close)
-        return shelf
+        cache = MemoryCache(self._stack.enter_context(open_stock(self.url))) if self.url else MemoryCache()
+        self._stack.callback(cache.close)
+        return cache
 
-    def memory(self, shelf: MemoryCache | None = None, role: str = ROLE, user: str = "") -> Memory:
+    def memory(self, cache: MemoryCache | None = None, role: str = ROLE, user: str = "") -> Memory:
         folder = memory_folder(self.workspace, "user" if user else "domain", user, role)
-        return (shelf or self.shelf()).memory(folder)
+        return (cache or self.shelf()).memory(folder)

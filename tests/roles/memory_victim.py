@@ -24,13 +24,13 @@ def batch(number: int) -> list[NewEngram]:
 
 
 def main() -> None:
-    url, workspace, place, nth = sys.argv[1:]
-    left = int(nth)
+    url, workspace, place, occurrence = sys.argv[1:]
+    remaining = int(occurrence)
 
-    def die(reached: str) -> None:
-        nonlocal left
-        left -= reached == place
-        if reached == place and not left:
+    def die(point: str) -> None:
+        nonlocal remaining
+        remaining -= point == place
+        if point == place and not remaining:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with ExitStack() as stack, failpoints.heard_by(die):

@@ -15,10 +15,10 @@ HERE = Path(__file__).parent
 RECORDED = HERE.parent / "promptx" / "data"
 
 
-def engrams(folder: Path) -> list[tuple[str, ...]]:
+def read_engrams(folder: Path) -> list[tuple[str, ...]]:
     with sqlite3.connect(f"{(folder / 'engrams.db').as_uri()}?mode=ro", uri=True) as database:
-        found = database.execute("SELECT id, content, schema, type, timestamp, strength FROM engrams ORDER BY id")
-        return found.fetchall()
+        result = database.execute("SELECT id, content, schema, type, timestamp, strength FROM engrams ORDER BY id")
+        return result.fetchall()
 
 
 def check(folder: Path, roles: str) -> subprocess.CompletedProcess[str]:
@@ -29,9 +29,9 @@ def check(folder: Path, roles: str) -> subprocess.CompletedProcess[str]:
 def test_twenty_broken_roles_print_the_expected_lines_and_exit_with_1() -> None:
     files = [path for path in (HERE / "broken").rglob("*") if path.is_file()]
     assert len({path.name[:2] for path in files}) == 20
-    checked = check(HERE, "./broken")
-    assert (checked.returncode, checked.stderr) == (1, "")
-    assert checked.stdout == (HERE / "broken.txt").read_text("utf-8")
+    process = check(HERE, "./broken")
+    assert (process.returncode, process.stderr) == (1, "")
+    assert process.stdout == (HERE / "broken.txt").read_text("utf-8")
 
 
 def test_a_folder_is_checked_without_a_data_folder(tmp_path: Path) -> None:
@@ -51,20 +51,20 @@ def test_a_folder_is_checked_without_a_data_folder(tmp_path: Path) -> None:
 def test_a_new_role_is_created_shown_and_never_overwritten(tmp_path: Path) -> None:
     domain = run(tmp_path, "domains", "create", "Law").stdout.strip()
     with serving(tmp_path):
-        made = run(tmp_path, "roles", "new", domain, "clerk")
-        assert (made.returncode, made.stderr) == (0, "")
-        assert made.stdout.splitlines() == [
+        process = run(tmp_path, "roles", "new", domain, "clerk")
+        assert (process.returncode, process.stderr) == (0, "")
+        assert process.stdout.splitlines() == [
             ".promptx/resource/role/clerk/thought/clerk-thought.thought.md",
             ".promptx/resource/role/clerk/execution/clerk-work.execution.md",
             ".promptx/resource/role/clerk/clerk.role.md",
         ]
-        listed = run(tmp_path, "roles", "list", domain).stdout.splitlines()
-        assert "clerk\tclerk\tworkspace\t0" in listed
+        lines = run(tmp_path, "roles", "list", domain).stdout.splitlines()
+        assert "clerk\tclerk\tworkspace\t0" in lines
         assert "## execution: clerk-work" in run(tmp_path, "roles", "show", domain, "clerk").stdout
         assert run(tmp_path, "roles", "check", domain).returncode == 0
-        again = run(tmp_path, "roles", "new", domain, "clerk")
-        assert again.returncode == 1
-        assert again.stderr.count("exists already") == 3
+        second_process = run(tmp_path, "roles", "new", domain, "clerk")
+        assert second_process.returncode == 1
+        assert second_process.stderr.count("exists already") == 3
         assert_one_line(run(tmp_path, "roles", "new", domain, "../x"), 1)
         assert_one_line(run(tmp_path, "roles", "show", domain, "nobody"), 1, "nobody")
 
@@ -76,24 +76,24 @@ def test_a_promptx_memory_is_imported_and_exported_unchanged(tmp_path: Path) -> 
         shutil.copyfile(RECORDED / name, source / name)
     domain = run(tmp_path, "domains", "create", "Law").stdout.strip()
     with serving(tmp_path):
-        count = len(engrams(source))
-        brought = run(tmp_path, "memory", "import", "assistant", "promptx", "--domain", domain)
-        assert brought.stdout == f"{count} added, 0 already there, 0 left out.\n", brought.stderr
-        again = run(tmp_path, "memory", "import", "assistant", str(source), "--domain", domain)
+        count = len(read_engrams(source))
+        first_import = run(tmp_path, "memory", "import", "assistant", "promptx", "--domain", domain)
+        assert first_import.stdout == f"{count} added, 0 already there, 0 left out.\n", first_import.stderr
+        second_import = run(tmp_path, "memory", "import", "assistant", str(source), "--domain", domain)
         assert not (source / ".engrams.lock").exists()
-        assert again.stdout == f"0 added, {count} already there, 0 left out.\n"
-        shown = run(tmp_path, "memory", "show", "assistant", "--domain", domain, "--limit", "2")
-        rows = [line.split("\t") for line in shown.stdout.splitlines()]
+        assert second_import.stdout == f"0 added, {count} already there, 0 left out.\n"
+        listing = run(tmp_path, "memory", "show", "assistant", "--domain", domain, "--limit", "2")
+        rows = [line.split("\t") for line in listing.stdout.splitlines()]
         assert [len(row) for row in rows] == [6, 6]
-        assert f"{count} in all" in shown.stderr
-        exported = run(tmp_path, "memory", "export", "assistant", "--domain", domain, "--to", "out/assistant")
-        assert exported.stdout == f"{count} memories written to out/assistant\n", exported.stderr
+        assert f"{count} in all" in listing.stderr
+        export = run(tmp_path, "memory", "export", "assistant", "--domain", domain, "--to", "out/assistant")
+        assert export.stdout == f"{count} memories written to out/assistant\n", export.stderr
         target = tmp_path / "out" / "assistant"
         assert sorted(path.name for path in target.iterdir()) == ["engrams.db", "network.json"]
         assert_one_line(run(tmp_path, "memory", "export", "assistant", "--domain", domain, "--to", "out/assistant"), 1)
         assert_one_line(run(tmp_path, "memory", "export", "nobody", "--domain", domain), 1, "nobody")
         assert_one_line(run(tmp_path, "memory", "import", "assistant", "out", "--domain", "nope"), 1, "nope")
-    assert engrams(target) == engrams(source)
+    assert read_engrams(target) == read_engrams(source)
     now_ms = 1_800_000_000_000
     before, after = (Memory(Folder(folder)).recall(None, "balanced", now_ms) for folder in (source, target))
     assert (before.mindmap, before.mind.activated) == (after.mindmap, after.mind.activated)

@@ -13,9 +13,9 @@ EXAMPLE = re.compile(r"^`(role/[^`]+)`:\n\n```markdown\n(.*?)^```$", re.MULTILIN
 
 
 def test_the_example_passes_the_check(tmp_path: Path) -> None:
-    found = EXAMPLE.findall(DOCS.read_text("utf-8"))
-    assert len(found) == 3
-    for name, content in found:
+    examples = EXAMPLE.findall(DOCS.read_text("utf-8"))
+    assert len(examples) == 3
+    for name, content in examples:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
@@ -24,9 +24,11 @@ def test_the_example_passes_the_check(tmp_path: Path) -> None:
 
 def test_the_table_names_every_code_and_no_other() -> None:
     table = DOCS.read_text("utf-8").partition("| code |")[2].partition("\n\n")[0]
-    named = {code for row in table.splitlines()[2:] for code in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
+    documented_codes = {
+        code for row in table.splitlines()[2:] for code in re.findall(r"`([a-z-]+)`", row.split("|")[1])
+    }
     source = "".join(Path(str(module.__file__)).read_text("utf-8") for module in (lint, rolefiles))
-    used = set(re.findall(r'"(?:error|warning|info)", "([a-z-]+)"', source))
-    used |= set(re.findall(r'\bseverity, "([a-z-]+)"', source)) | set(re.findall(r'refuse\("([a-z-]+)"', source))
-    used |= set(get_args(Why)) - {"outside", "not-a-folder"}  # of a name, of a folder
-    assert named == used - {"warning"}  # where all severities are listed
+    codes = set(re.findall(r'"(?:error|warning|info)", "([a-z-]+)"', source))
+    codes |= set(re.findall(r'\bseverity, "([a-z-]+)"', source)) | set(re.findall(r'refuse\("([a-z-]+)"', source))
+    codes |= set(get_args(Why)) - {"outside", "not-a-folder"}  # of a name, of a folder
+    assert documented_codes == codes - {"warning"}  # where all severities are listed

@@ -15,24 +15,24 @@ from tests.server.rig import WAIT_SECONDS, Rig
 from tests.waiting import pause
 
 
-def remember(content: str, schema: str = "tea green", **more: str) -> Step:
-    engram = {"content": content, "schema": schema, "strength": 0.8, "type": "ATOMIC", **more}
+def remember(content: str, schema: str = "tea green", **fields: str) -> Step:
+    engram = {"content": content, "schema": schema, "strength": 0.8, "type": "ATOMIC", **fields}
     return use("promptx_remember", engrams=[engram])
 
 
-def recall() -> Step:
+def recall_tea() -> Step:
     return use("promptx_recall", query="tea")
 
 
-def member(name: str, domain: str) -> User:
+def make_member(name: str, domain: str) -> User:
     return User(name, domains=frozenset({domain}))
 
 
-async def turn(rig: Rig, user: User, domain: str, content: str = "Hi") -> str:
+async def run_turn(rig: Rig, user: User, domain: str, content: str = "Hi") -> str:
     """Run a turn of a user and return everything the model received in it."""
     business: Conversations = rig.application.business.conversations
-    talk = await business.create(user, domain)
-    accepted = await business.send(user, talk.id, content)
+    conversation = await business.create(user, domain)
+    accepted = await business.send(user, conversation.id, content)
     with anyio.fail_after(WAIT_SECONDS):
         while (await business.turn(user, accepted.turn_id)).status in ("running", "queued"):
             await pause()
@@ -44,12 +44,14 @@ async def browse(rig: Rig, domain: str, **params: str) -> Any:
 
 
 async def test_in_scope_user_memories_are_private(tmp_path: Path) -> None:
-    async with Rig(tmp_path, remember("Anna likes sencha."), say("1"), recall(), say("2"), recall(), say("3")) as rig:
+    async with Rig(
+        tmp_path, remember("Anna likes sencha."), say("1"), recall_tea(), say("2"), recall_tea(), say("3")
+    ) as rig:
         domain = await rig.domain(memoryScope="user")
-        anna, ben = member("anna", domain), member("ben", domain)
-        await turn(rig, anna, domain)
-        assert "sencha" not in await turn(rig, ben, domain)
-        assert "sencha" in await turn(rig, anna, domain)
+        anna, ben = make_member("anna", domain), make_member("ben", domain)
+        await run_turn(rig, anna, domain)
+        assert "sencha" not in await run_turn(rig, ben, domain)
+        assert "sencha" in await run_turn(rig, anna, domain)
         memories = rig.application.business.memories
         page = await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)
         assert [(name, engram.content) for name, engram in page.items] == [("assistant", "Anna likes sencha.")]
@@ -64,38 +66,38 @@ async def test_remembering_for_all_users_of_a_domain_needs_an_admins_approval(tm
     async with Rig(tmp_path, remember("The office drinks sencha."), say("Done.")) as rig:
         domain = await rig.domain(memoryScope="domain")
         await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # the local mode has ended
-        anna = member("anna", domain)
+        anna = make_member("anna", domain)
         memories = rig.application.business.memories
-        assert "Denied (shared-memory)" in await turn(rig, anna, domain)
+        assert "Denied (shared-memory)" in await run_turn(rig, anna, domain)
         assert (await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)).total == 0
         row = (await rig.application.ground.audit.page(1, outcome=AuditOutcome.DENIED))[0]
         assert (row.actor, row.target, row.details["because"]) == ("anna", "promptx_remember", "shared-memory")
 
 
 async def test_an_engram_names_its_author_who_can_delete_it(tmp_path: Path) -> None:
-    async with Rig(tmp_path, remember("The office drinks sencha."), say("1"), recall(), say("2")) as rig:
+    async with Rig(tmp_path, remember("The office drinks sencha."), say("1"), recall_tea(), say("2")) as rig:
         domain = await rig.domain(memoryScope="domain")
-        anna, ben = member("anna", domain), member("ben", domain)
-        await turn(rig, anna, domain)
-        (shown,) = (await browse(rig, domain))["items"]
-        assert shown["author"] == "anna"
-        assert shown["turnId"].startswith("turn_")
+        anna, ben = make_member("anna", domain), make_member("ben", domain)
+        await run_turn(rig, anna, domain)
+        (item,) = (await browse(rig, domain))["items"]
+        assert item["author"] == "anna"
+        assert item["turnId"].startswith("turn_")
         memories = rig.application.business.memories
         with pytest.raises(Forbidden):
-            await memories.delete(ben, domain, shown["id"])
-        await memories.delete(anna, domain, shown["id"])
+            await memories.delete(ben, domain, item["id"])
+        await memories.delete(anna, domain, item["id"])
         assert (await browse(rig, domain))["total"] == 0
-        await turn(rig, anna, domain)
+        await run_turn(rig, anna, domain)
 
 
 async def test_in_scope_domain_memories_are_shared_and_members_delete_only_their_own(
     tmp_path: Path,
 ) -> None:
-    async with Rig(tmp_path, remember("The office drinks sencha."), say("1"), recall(), say("2")) as rig:
+    async with Rig(tmp_path, remember("The office drinks sencha."), say("1"), recall_tea(), say("2")) as rig:
         domain = await rig.domain(memoryScope="domain")
-        anna, ben = member("anna", domain), member("ben", domain)
-        await turn(rig, anna, domain)
-        assert "sencha" in await turn(rig, ben, domain)
+        anna, ben = make_member("anna", domain), make_member("ben", domain)
+        await run_turn(rig, anna, domain)
+        assert "sencha" in await run_turn(rig, ben, domain)
         memories = rig.application.business.memories
         page = await memories.browse(ben, domain, role=None, q="", offset=0, limit=10)
         with pytest.raises(Forbidden):
@@ -110,7 +112,7 @@ async def test_memory_survives_a_restart(tmp_path: Path) -> None:
     async with Rig(tmp_path, remember("Sencha on Fridays."), say("1")) as rig:
         domain = await rig.domain()
         await rig.say(await rig.conversation(domain), "Hi")
-    async with Rig(tmp_path, recall(), say("2")) as rig:
+    async with Rig(tmp_path, recall_tea(), say("2")) as rig:
         await rig.say(await rig.conversation(domain), "What do I drink?")
         assert "Sencha on Fridays." in str(rig.model.requests[-1].messages)
         assert (await browse(rig, domain))["total"] == 1
@@ -120,26 +122,26 @@ async def test_memories_are_browsed_by_role_text_and_page_and_deleted(tmp_path: 
     steps = [step for number in range(3) for step in (remember(f"Fact {number}", f"cue{number} tea"), say("1"))]
     async with Rig(tmp_path, *steps, remember("Other"), say("1")) as rig:
         domain = await rig.domain()
-        talk = await rig.conversation(domain)
+        conversation = await rig.conversation(domain)
         for _ in range(3):
-            await rig.say(talk, "Hi")
+            await rig.say(conversation, "Hi")
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"primaryRoleId": "researcher"}})
-        await rig.say(talk, "Hi")  # the memory is bound to the role, which is no argument
-        everything = await browse(rig, domain)
-        assert (everything["total"], everything["roles"]) == (4, ["assistant", "researcher"])
-        assert everything["scope"] == "domain"
-        first = everything["items"][0]
+        await rig.say(conversation, "Hi")  # the memory is bound to the role, which is no argument
+        listing = await browse(rig, domain)
+        assert (listing["total"], listing["roles"]) == (4, ["assistant", "researcher"])
+        assert listing["scope"] == "domain"
+        first = listing["items"][0]
         assert (first["role"], first["content"], first["cues"]) == ("researcher", "Other", ["tea", "green"])
         assert first["createdAt"].endswith("Z")
-        assert [each["content"] for each in (await browse(rig, domain, q="fact 1"))["items"]] == ["Fact 1"]
+        assert [item["content"] for item in (await browse(rig, domain, q="fact 1"))["items"]] == ["Fact 1"]
         page = await browse(rig, domain, role="assistant", offset="1", limit="1")
-        assert ([each["content"] for each in page["items"]], page["total"]) == (["Fact 1"], 3)
+        assert ([item["content"] for item in page["items"]], page["total"]) == (["Fact 1"], 3)
         await rig.ok("DELETE", f"/api/domains/{domain}/memories/{page['items'][0]['id']}")
         assert (await browse(rig, domain, q="cue1"))["total"] == 0
-        gone = await rig.refused("DELETE", f"/api/domains/{domain}/memories/{page['items'][0]['id']}")
-        assert gone[:2] == (404, "MEMORY_NOT_FOUND")
-        for bad in ({"role": "../x"}, {"limit": "0"}, {"offset": "-1"}, {"user": "anna"}):
-            assert (await rig.refused("GET", f"/api/domains/{domain}/memories", params=bad))[0] == 422
+        refusal = await rig.refused("DELETE", f"/api/domains/{domain}/memories/{page['items'][0]['id']}")
+        assert refusal[:2] == (404, "MEMORY_NOT_FOUND")
+        for bad_params in ({"role": "../x"}, {"limit": "0"}, {"offset": "-1"}, {"user": "anna"}):
+            assert (await rig.refused("GET", f"/api/domains/{domain}/memories", params=bad_params))[0] == 422
 
 
 @pytest.mark.parametrize(
@@ -157,24 +159,31 @@ async def test_memories_are_browsed_by_role_text_and_page_and_deleted(tmp_path: 
     ],
 )
 async def test_a_forged_import_is_refused_whole(tmp_path: Path, field: str, value: Any) -> None:
-    good = {"id": "1_a", "content": "c", "cues": ["a", "b"], "type": "ATOMIC", "strength": 0.5, "createdAt": 1}
+    engram = {"id": "1_a", "content": "c", "cues": ["a", "b"], "type": "ATOMIC", "strength": 0.5, "createdAt": 1}
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/memories/import?role=clerk"
-        refused = await rig.refused("POST", path, {"engrams": [good, {**good, "id": "2_b", field: value}]})
-        assert refused[:2] == (422, "VALIDATION_ERROR")
+        refusal = await rig.refused("POST", path, {"engrams": [engram, {**engram, "id": "2_b", field: value}]})
+        assert refusal[:2] == (422, "VALIDATION_ERROR")
         assert (await browse(rig, domain, role="clerk"))["total"] == 0
-        assert await rig.ok("POST", path, {"engrams": [good]}) == {"added": 1, "known": 0}
-        assert await rig.ok("POST", path, {"engrams": [good]}) == {"added": 0, "known": 1}
+        assert await rig.ok("POST", path, {"engrams": [engram]}) == {"added": 1, "known": 0}
+        assert await rig.ok("POST", path, {"engrams": [engram]}) == {"added": 0, "known": 1}
 
 
 async def test_replaced_memories_are_shown_on_request_and_deleted_with_their_successor(tmp_path: Path) -> None:
-    old = {"id": "1_a", "content": "Sencha", "cues": ["tea", "green"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
-    async with Rig(tmp_path, remember("Black tea now.", replaces="1_a"), say("1"), recall(), say("2")) as rig:
+    old_engram = {
+        "id": "1_a",
+        "content": "Sencha",
+        "cues": ["tea", "green"],
+        "type": "ATOMIC",
+        "strength": 1,
+        "createdAt": 1,
+    }
+    async with Rig(tmp_path, remember("Black tea now.", replaces="1_a"), say("1"), recall_tea(), say("2")) as rig:
         domain = await rig.domain()
-        await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=assistant", {"engrams": [old]})
-        talk = await rig.conversation(domain)
-        await rig.say(talk, "Hi")
+        await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=assistant", {"engrams": [old_engram]})
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
         [current] = (await browse(rig, domain))["items"]
         [replaced] = (await browse(rig, domain, show="replaced"))["items"]
         assert (current["replaces"], replaced["replacedBy"]) == ("1_a", current["id"])
@@ -182,11 +191,11 @@ async def test_replaced_memories_are_shown_on_request_and_deleted_with_their_suc
         assert (await browse(rig, domain, show="all"))["total"] == 2
         assert (await browse(rig, domain, show="proposed"))["total"] == 0
         assert (await rig.refused("GET", f"/api/domains/{domain}/memories", params={"show": "x"}))[0] == 422
-        await rig.say(talk, "What tea?")
+        await rig.say(conversation, "What tea?")
         assert "Sencha" not in str(rig.model.requests[-1].messages).split("What tea?")[1]
-        exported = await rig.ok("GET", f"/api/domains/{domain}/memories/export?role=assistant")
+        export = await rig.ok("GET", f"/api/domains/{domain}/memories/export?role=assistant")
         path = f"/api/domains/{domain}/memories/import?role=clerk"
-        assert (await rig.ok("POST", path, {"engrams": exported["engrams"]}))["added"] == 2
+        assert (await rig.ok("POST", path, {"engrams": export["engrams"]}))["added"] == 2
         assert (await browse(rig, domain, role="clerk"))["total"] == 1
         await rig.ok("DELETE", f"/api/domains/{domain}/memories/{current['id']}?role=assistant")
         assert (await browse(rig, domain, role="assistant", show="all"))["total"] == 0
@@ -200,27 +209,27 @@ async def test_a_model_forgets_a_memory_of_its_user_and_none_of_another(tmp_path
 
     async with Rig(tmp_path, remember("Anna likes sencha."), say("1"), forget, say("2"), forget, say("3")) as rig:
         domain = await rig.domain(memoryScope="user")
-        anna, ben = member("anna", domain), member("ben", domain)
-        await turn(rig, anna, domain)
+        anna, ben = make_member("anna", domain), make_member("ben", domain)
+        await run_turn(rig, anna, domain)
         memories = rig.application.business.memories
 
-        async def kept() -> list[str]:
+        async def list_ids() -> list[str]:
             page = await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)
             return [engram.id for _, engram in page.items]
 
-        [known] = await kept()
-        forgets.append(use("promptx_forget", id=known))
-        assert f"There is no memory '{known}' here." in await turn(rig, ben, domain)
-        assert await kept() == [known]
-        assert "Forgotten: Anna likes sencha." in await turn(rig, anna, domain)
-        assert await kept() == []
+        [engram_id] = await list_ids()
+        forgets.append(use("promptx_forget", id=engram_id))
+        assert f"There is no memory '{engram_id}' here." in await run_turn(rig, ben, domain)
+        assert await list_ids() == [engram_id]
+        assert "Forgotten: Anna likes sencha." in await run_turn(rig, anna, domain)
+        assert await list_ids() == []
 
 
 async def test_forgetting_for_all_users_of_a_domain_needs_an_admins_approval(tmp_path: Path) -> None:
     async with Rig(tmp_path, use("promptx_forget", id="1_a"), say("Done.")) as rig:
         domain = await rig.domain(memoryScope="domain")
         await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # the local mode has ended
-        assert "Denied (shared-memory)" in await turn(rig, member("anna", domain), domain)
+        assert "Denied (shared-memory)" in await run_turn(rig, make_member("anna", domain), domain)
 
 
 async def test_a_delegate_remembers_as_its_own_role(tmp_path: Path) -> None:
@@ -228,4 +237,4 @@ async def test_a_delegate_remembers_as_its_own_role(tmp_path: Path) -> None:
     async with Rig(tmp_path, task, remember("Other"), say("Kept."), say("Done.")) as rig:
         domain = await rig.domain(subRoleIds=["researcher"])
         await rig.say(await rig.conversation(domain), "Hi")
-        assert [each["role"] for each in (await browse(rig, domain))["items"]] == ["researcher"]
+        assert [item["role"] for item in (await browse(rig, domain))["items"]] == ["researcher"]

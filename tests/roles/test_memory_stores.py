@@ -56,22 +56,22 @@ def server(tmp_path: Path, stack: ExitStack, postgresql_url: str) -> Ground:
 
 @pytest.fixture(params=["files", pytest.param("server", marks=_ON_SERVER)])
 def ground(request: pytest.FixtureRequest) -> Ground:
-    found: Ground = request.getfixturevalue(request.param)
-    return found
+    chosen: Ground = request.getfixturevalue(request.param)
+    return chosen
 
 
-def new(content: str, schema: str = "home city", replaces: str = "") -> NewEngram:
+def new_engram(content: str, schema: str = "home city", replaces: str = "") -> NewEngram:
     return NewEngram(content, schema, 0.5, "ATOMIC", replaces)
 
 
-def save(memory: Memory, engram: NewEngram, now: int = NOW, author: str = "") -> str:
+def save_engram(memory: Memory, engram: NewEngram, now: int = NOW, author: str = "") -> str:
     [saved] = memory.remember([engram], now, author=author).saved
     return saved.id
 
 
-def shown(memory: Memory, query: str | None) -> set[str]:
-    found = memory.recall(query, "balanced", NOW)
-    return {each.content for each in (*found.engrams, *found.answer, *found.overview)}
+def recalled_contents(memory: Memory, query: str | None) -> set[str]:
+    recollection = memory.recall(query, "balanced", NOW)
+    return {engram.content for engram in (*recollection.engrams, *recollection.answer, *recollection.overview)}
 
 
 def lay_recorded(ground: Ground) -> None:
@@ -86,11 +86,11 @@ def test_all_recorded_recalls_are_reproduced(ground: Ground) -> None:
     lay_recorded(ground)
     memory = ground.memory()
     for case in CASES:
-        found = memory.recall(case["query"], case["mode"] or "balanced", case["now_ms"], counted=False)
-        assert found.mind.activated == case["activated_cues"]
-        assert [[edge.source, edge.target, edge.weight] for edge in found.edges] == case["connections"]
-        assert [engram.content for engram in found.engrams] == case["engrams_in_order"]
-        assert list(found.mindmap) == case["mindmap"]
+        recollection = memory.recall(case["query"], case["mode"] or "balanced", case["now_ms"], counted=False)
+        assert recollection.mind.activated == case["activated_cues"]
+        assert [[edge.source, edge.target, edge.weight] for edge in recollection.edges] == case["connections"]
+        assert [engram.content for engram in recollection.engrams] == case["engrams_in_order"]
+        assert list(recollection.mindmap) == case["mindmap"]
     assert len(CASES) == 24
 
 
@@ -98,32 +98,36 @@ def test_all_recorded_recalls_are_reproduced(ground: Ground) -> None:
 def test_a_memory_saved_or_replaced_on_one_server_is_recalled_on_another_at_once(
     ground: Ground, query: str | None
 ) -> None:
-    one, other = ground.memory(), ground.memory()
-    assert shown(other, query) == set()
-    old = save(one, new("lives in Berlin"))
-    assert shown(other, query) == {"lives in Berlin"}
-    newest = save(other, new("lives in Paris", replaces=old), NOW + 1)
-    assert shown(one, query) == {"lives in Paris"}
-    [kept] = one.browse(which="replaced").engrams
-    assert (kept.id, kept.content, kept.replaced_by) == (old, "lives in Berlin", newest)
-    assert [each.id for each in other.lineage(newest)] == [newest, old]
-    one.forget(newest)
-    assert shown(other, query) == set()
-    assert other.export() == []
+    first_server, second_server = ground.memory(), ground.memory()
+    assert recalled_contents(second_server, query) == set()
+    old_id = save_engram(first_server, new_engram("lives in Berlin"))
+    assert recalled_contents(second_server, query) == {"lives in Berlin"}
+    newest_id = save_engram(second_server, new_engram("lives in Paris", replaces=old_id), NOW + 1)
+    assert recalled_contents(first_server, query) == {"lives in Paris"}
+    [replaced_engram] = first_server.browse(which="replaced").engrams
+    assert (replaced_engram.id, replaced_engram.content, replaced_engram.replaced_by) == (
+        old_id,
+        "lives in Berlin",
+        newest_id,
+    )
+    assert [engram.id for engram in second_server.lineage(newest_id)] == [newest_id, old_id]
+    first_server.forget(newest_id)
+    assert recalled_contents(second_server, query) == set()
+    assert second_server.export() == []
 
 
 def test_refusals_are_the_same_and_leave_nothing(ground: Ground) -> None:
     memory = ground.memory()
-    old = save(memory, new("lives in Berlin"), author="anna")
+    old = save_engram(memory, new_engram("lives in Berlin"), author="anna")
     with pytest.raises(UnknownReplaced):
-        memory.remember([new("a b"), new("lives in Rome", replaces="nothing")], NOW)
+        memory.remember([new_engram("a b"), new_engram("lives in Rome", replaces="nothing")], NOW)
     with pytest.raises(NotYours):
-        memory.remember([new("lives in Rome", replaces=old)], NOW, author="ben", own_only=True)
+        memory.remember([new_engram("lives in Rome", replaces=old)], NOW, author="ben", own_only=True)
     with pytest.raises(MemoryFull):
-        memory.remember([new("has a cat", "pet cat"), new("has a dog", "pet dog")], NOW, limit=2)
-    save(memory, new("lives in Paris", replaces=old))
+        memory.remember([new_engram("has a cat", "pet cat"), new_engram("has a dog", "pet dog")], NOW, limit=2)
+    save_engram(memory, new_engram("lives in Paris", replaces=old))
     with pytest.raises(BadEngram, match="was replaced before"):
-        memory.remember([new("has a cat", "pet cat"), new("lives in Rome", replaces=old)], NOW)
+        memory.remember([new_engram("has a cat", "pet cat"), new_engram("lives in Rome", replaces=old)], NOW)
     with pytest.raises(UnknownMemory):
         memory.forget("nothing")
     with pytest.raises(UnknownMemory):
@@ -136,17 +140,17 @@ def test_refusals_are_the_same_and_leave_nothing(ground: Ground) -> None:
 
 def test_known_memories_are_not_saved_again_and_similar_ones_are_named(ground: Ground) -> None:
     memory = ground.memory()
-    first = save(memory, new("Anna lives in Berlin", "Anna home Berlin"))
-    again = memory.remember([new("Anna lives in Berlin", "Anna home Berlin")], NOW + 1)
-    assert ([duplicate.id for duplicate in again.duplicates], again.saved) == ([first], ())
-    near = memory.remember([new("Anna lives in Berlin now", "Anna home Berlin")], NOW + 2)
-    assert [[old.id for old in each.similar] for each in near.near] == [[first]]
+    first_id = save_engram(memory, new_engram("Anna lives in Berlin", "Anna home Berlin"))
+    repeated = memory.remember([new_engram("Anna lives in Berlin", "Anna home Berlin")], NOW + 1)
+    assert ([duplicate.id for duplicate in repeated.duplicates], repeated.saved) == ([first_id], ())
+    outcome = memory.remember([new_engram("Anna lives in Berlin now", "Anna home Berlin")], NOW + 2)
+    assert [[old.id for old in group.similar] for group in outcome.near] == [[first_id]]
 
 
 def test_a_page_of_hits_equals_that_part_of_the_whole_list(ground: Ground) -> None:
     memory = ground.memory()
     memory.add(_sample(), {})
-    wanted: list[tuple[str, Which]] = [
+    searches: list[tuple[str, Which]] = [
         ("", "all"),
         ("ANNA", "current"),
         ("ü", "all"),
@@ -155,8 +159,8 @@ def test_a_page_of_hits_equals_that_part_of_the_whole_list(ground: Ground) -> No
         ("%", "all"),
         ("", "proposed"),
     ]
-    found = {each: [engram.id for engram in memory.browse(0, 50, each[0], each[1]).engrams] for each in wanted}
-    assert found == {
+    ids = {search: [engram.id for engram in memory.browse(0, 50, search[0], search[1]).engrams] for search in searches}
+    assert ids == {
         ("", "all"): ["e4", "e3", "e2", "e1"],
         ("ANNA", "current"): ["e1"],
         ("ü", "all"): ["e3"],
@@ -166,7 +170,7 @@ def test_a_page_of_hits_equals_that_part_of_the_whole_list(ground: Ground) -> No
         ("", "proposed"): ["e4"],
     }
     page = memory.browse(1, 2, "", "all")
-    assert ([each.id for each in page.engrams], page.total) == (["e3", "e2"], 4)
+    assert ([engram.id for engram in page.engrams], page.total) == (["e3", "e2"], 4)
 
 
 def _sample() -> list[Engram]:
@@ -182,46 +186,46 @@ def test_an_import_keeps_ids_times_authors_and_counts_without_duplicates(ground:
     memory = ground.memory()
     assert memory.add(_sample(), {"tea": 3, "nowhere": 9}) == 4
     memory.save()
-    assert memory.add([replace(each, content="other") for each in _sample()], {"tea": 2}) == 0
-    other = ground.memory()
-    assert other.export() == _sample()
-    assert other.frequencies() == {"tea": 3}
-    other.recall("tea", "focused", NOW)
-    other.save()
+    assert memory.add([replace(engram, content="other") for engram in _sample()], {"tea": 2}) == 0
+    second_server = ground.memory()
+    assert second_server.export() == _sample()
+    assert second_server.frequencies() == {"tea": 3}
+    second_server.recall("tea", "focused", NOW)
+    second_server.save()
     assert ground.memory().frequencies()["tea"] == 3 + RECALL_STEP
-    other.delete(["e1"])
+    second_server.delete(["e1"])
     assert "tea" not in ground.memory().frequencies()
 
 
 def test_memories_of_users_roles_and_the_domain_are_separate_and_deleted_together(ground: Ground) -> None:
-    shelf = ground.shelf()
+    cache = ground.shelf()
     places = [(ROLE, ""), ("law", ""), (ROLE, "anna"), (ROLE, "a.b %41 ß"), ("law", "anna")]
     for role, user in places:
-        save(ground.memory(shelf, role, user), new(f"told {role} {user}"))
+        save_engram(ground.memory(cache, role, user), new_engram(f"told {role} {user}"))
     for role, user in places:
-        assert [each.content for each in ground.memory(shelf, role, user).export()] == [f"told {role} {user}"]
-    of_anna = memory_folder(ground.workspace, "user", "anna", "any").parent
-    assert sorted(shelf.roles(of_anna)) == [ROLE, "law"]
-    shelf.remove(of_anna)
-    assert [shelf.roles(of_anna), ground.memory(ground.shelf(), ROLE, "anna").export()] == [[], []]
-    assert not shelf.has(memory_folder(ground.workspace, "user", "anna", ROLE))
-    assert len(ground.memory(shelf, "law").export()) == 1
+        assert [engram.content for engram in ground.memory(cache, role, user).export()] == [f"told {role} {user}"]
+    folder_of_anna = memory_folder(ground.workspace, "user", "anna", "any").parent
+    assert sorted(cache.roles(folder_of_anna)) == [ROLE, "law"]
+    cache.remove(folder_of_anna)
+    assert [cache.roles(folder_of_anna), ground.memory(ground.shelf(), ROLE, "anna").export()] == [[], []]
+    assert not cache.has(memory_folder(ground.workspace, "user", "anna", ROLE))
+    assert len(ground.memory(cache, "law").export()) == 1
 
 
 def test_two_servers_remembering_for_one_role_at_once_lose_nothing(ground: Ground) -> None:
     memories = [ground.memory(), ground.memory()]
 
-    def tell(number: int) -> None:
-        for each in range(12):
-            memories[number].remember([new(f"said {number} {each}", f"n{number} w{number}x{each}")], NOW + each)
+    def remember_twelve(number: int) -> None:
+        for step in range(12):
+            memories[number].remember([new_engram(f"said {number} {step}", f"n{number} w{number}x{step}")], NOW + step)
 
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(tell, (0, 1)))
+        list(threads.map(remember_twelve, (0, 1)))
     memory = ground.memory()
     assert memory.browse().total == 24
-    words = ["n0", "n1", *(f"w{number}x{each}" for number in (0, 1) for each in range(12))]
+    words = ["n0", "n1", *(f"w{number}x{step}" for number in (0, 1) for step in range(12))]
     assert set(memory.recall(words, "focused", NOW).mind.activated) == {"mind", *words}
-    assert {each.content for each in memories[0].export()} == {each.content for each in memories[1].export()}
+    assert {engram.content for engram in memories[0].export()} == {engram.content for engram in memories[1].export()}
 
 
 # --- both stores --------------------------------------------------------------------------------------------
@@ -232,20 +236,20 @@ class Twins:
 
     def __init__(self, files: Ground, server: Ground) -> None:
         self.grounds = (files, server)
-        self.shelves = [each.shelf() for each in self.grounds]
+        self.shelves = [ground.shelf() for ground in self.grounds]
 
     def both(self, seed: int, work: Callable[[Memory], Any]) -> Any:
         """Make the same call on both, with the same new ids, and return both answers."""
-        said = []
-        for ground, shelf in zip(self.grounds, self.shelves, strict=True):
+        answers = []
+        for ground, cache in zip(self.grounds, self.shelves, strict=True):
             random.seed(seed)
-            said.append(work(ground.memory(shelf)))
-        assert said[0] == said[1]
-        return said[0]
+            answers.append(work(ground.memory(cache)))
+        assert answers[0] == answers[1]
+        return answers[0]
 
     def restart(self) -> None:
-        for shelf in self.shelves:
-            shelf.close()
+        for cache in self.shelves:
+            cache.close()
 
 
 @needs_postgresql
@@ -253,42 +257,50 @@ class Twins:
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly("one seed runs every time")) for seed in (1, 2, 3))]
 )
 def test_file_and_database_memories_stay_equal_under_any_operations(files: Ground, server: Ground, seed: int) -> None:
-    choose = random.Random(seed)
+    chooser = random.Random(seed)
     twins = Twins(files, server)
     for step in range(30):
-        now = NOW + choose.choice([step, -step, 0])
-        ids: list[str] = [each.id for each in twins.both(0, Memory.export)]
+        now = NOW + chooser.choice([step, -step, 0])
+        ids: list[str] = [engram.id for engram in twins.both(0, Memory.export)]
         current = [engram.id for engram in twins.both(0, Memory.browse).engrams]
-        cues = choose.choices(WORDS, k=choose.randint(2, 5))
-        told = NewEngram(" ".join(choose.choices(WORDS, k=3)), " ".join(cues), choose.random(), "LINK")
-        act = choose.random()
-        if act < 0.15 and current:
-            told = replace(told, replaces=choose.choice(current))
-        twins.both(step, partial(_act, act, told, ids, now))
-        if 0.75 <= act < 0.8:
+        cues = chooser.choices(WORDS, k=chooser.randint(2, 5))
+        new_memory = NewEngram(" ".join(chooser.choices(WORDS, k=3)), " ".join(cues), chooser.random(), "LINK")
+        action_share = chooser.random()
+        if action_share < 0.15 and current:
+            new_memory = replace(new_memory, replaces=chooser.choice(current))
+        twins.both(step, partial(_change_memory, action_share, new_memory, ids, now))
+        if 0.75 <= action_share < 0.8:
             twins.restart()
-        query = choose.choice([None, choose.choice(WORDS), cues, "nowhere tea", "ANNA"])
-        twins.both(0, partial(_look, query, choose.choice(["focused", "balanced", "creative"])))
+        query = chooser.choice([None, chooser.choice(WORDS), cues, "nowhere tea", "ANNA"])
+        twins.both(0, partial(_recall_parts, query, chooser.choice(["focused", "balanced", "creative"])))
         twins.both(0, Memory.frequencies)
     twins.both(0, Memory.save)
     twins.restart()
     twins.both(0, Memory.export)
     twins.both(0, Memory.frequencies)
-    twins.both(0, partial(_look, None, "creative"))
+    twins.both(0, partial(_recall_parts, None, "creative"))
 
 
-def _act(act: float, told: NewEngram, ids: list[str], now: int, memory: Memory) -> object:
-    if act < 0.6:
-        return memory.remember([told], now)
-    if act < 0.7:
+def _change_memory(action_share: float, new_memory: NewEngram, ids: list[str], now: int, memory: Memory) -> object:
+    if action_share < 0.6:
+        return memory.remember([new_memory], now)
+    if action_share < 0.7:
         return memory.delete(ids[:2])
-    engram = Engram(f"i{now}", told.content, "PATTERN", 0.5, now, tuple(told.schema.split()), proposed=True)
-    return memory.propose([engram]) if act < 0.75 else None
+    engram = Engram(f"i{now}", new_memory.content, "PATTERN", 0.5, now, tuple(new_memory.schema.split()), proposed=True)
+    return memory.propose([engram]) if action_share < 0.75 else None
 
 
-def _look(query: str | list[str] | None, mode: str, memory: Memory) -> object:
-    found = memory.recall(query, mode, NOW)
-    return found.mind, found.center, found.fallback, found.engrams, found.answer, found.overview, found.mindmap
+def _recall_parts(query: str | list[str] | None, mode: str, memory: Memory) -> object:
+    recollection = memory.recall(query, mode, NOW)
+    return (
+        recollection.mind,
+        recollection.center,
+        recollection.fallback,
+        recollection.engrams,
+        recollection.answer,
+        recollection.overview,
+        recollection.mindmap,
+    )
 
 
 # --- PromptX's files in a workspace of a server that shares a store -----------------------------------------
@@ -298,21 +310,21 @@ def _look(query: str | list[str] | None, mode: str, memory: Memory) -> object:
 def test_a_workspace_file_is_imported_into_the_database_once(server: Ground, tmp_path: Path) -> None:
     lay_recorded(server)
     folder = memory_folder(server.workspace, "domain", None, ROLE)
-    kept = shutil.copytree(folder.path, tmp_path / "kept")
-    before = Memory(folder)
-    engrams, counts = before.export(), before.frequencies()
-    before.close()
-    shelf = server.shelf()
-    assert shelf.roles(folder.parent) == [ROLE]
-    assert (server.memory(shelf).export(), server.memory(shelf).frequencies()) == (engrams, counts)
+    copy = shutil.copytree(folder.path, tmp_path / "kept")
+    file_memory = Memory(folder)
+    engrams, counts = file_memory.export(), file_memory.frequencies()
+    file_memory.close()
+    cache = server.shelf()
+    assert cache.roles(folder.parent) == [ROLE]
+    assert (server.memory(cache).export(), server.memory(cache).frequencies()) == (engrams, counts)
     assert not has_memory(folder)
     assert not [entry.name for entry in folder.entries() if not entry.name.startswith(".")]
     for name in ("engrams.db", "network.json"):  # the state after a kill between the commit and the file's removal
-        shutil.copyfile(kept / name, folder.path / name)
-    again = server.memory(server.shelf())
-    assert (again.export(), again.frequencies()) == (engrams, counts)
-    again.forget(engrams[0].id)
-    assert engrams[0].id not in {each.id for each in server.memory(server.shelf()).export()}
+        shutil.copyfile(copy / name, folder.path / name)
+    second_import = server.memory(server.shelf())
+    assert (second_import.export(), second_import.frequencies()) == (engrams, counts)
+    second_import.forget(engrams[0].id)
+    assert engrams[0].id not in {engram.id for engram in server.memory(server.shelf()).export()}
 
 
 @needs_postgresql
@@ -320,9 +332,9 @@ def test_two_servers_import_a_file_at_once(server: Ground) -> None:
     lay_recorded(server)
     shelves: list[MemoryCache] = [server.shelf(), server.shelf()]
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(lambda shelf: server.memory(shelf).export(), shelves))
-    assert found[0] == found[1]
-    assert len(found[0]) > 50
+        exports = list(threads.map(lambda cache: server.memory(cache).export(), shelves))
+    assert exports[0] == exports[1]
+    assert len(exports[0]) > 50
 
 
 # --- kills -------------------------------------------------------------------------------------------------
@@ -342,16 +354,16 @@ def test_a_killed_server_has_saved_whole_batches_and_all_it_acknowledged(server:
     victim = "tests.roles.memory_victim"
     with Program(arguments, module=victim, cwd=ROOT, env=os.environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        told = [process.stdout.readline() for _ in range(5)] if not place else []
+        acknowledged = [process.stdout.readline() for _ in range(5)] if not place else []
         if not place:
             process.kill()
-        told += process.stdout.readlines()
+        acknowledged += process.stdout.readlines()
         assert process.wait(PATIENCE) == -signal.SIGKILL
     memory = server.memory()
     engrams = memory.export()
     assert len(engrams) % SIZE == 0
-    assert len(engrams) >= SIZE * len(told) > 0
+    assert len(engrams) >= SIZE * len(acknowledged) > 0
     words = list(dict.fromkeys(cue for engram in engrams for cue in engram.cues))
     assert set(memory.recall(words, "focused", NOW).mind.activated) == {"mind", *words}
-    save(memory, new("and goes on"))
+    save_engram(memory, new_engram("and goes on"))
     assert server.memory().browse().total == len(engrams) + 1

@@ -9,18 +9,18 @@ from agentic_rag.testing.steps import Step, say, use
 from tests.server.rig import Json, Rig
 
 
-def remember(content: str, **more: Any) -> Step:
+def remember(content: str, **arguments: Any) -> Step:
     engram = {"content": content, "schema": "tea green", "strength": 0.8, "type": "ATOMIC"}
-    return use("promptx_remember", engrams=[engram], **more)
+    return use("promptx_remember", engrams=[engram], **arguments)
 
 
 def results_of(events: list[Json]) -> list[tuple[str, str]]:
     return [(event["status"], event["content"]) for event in events if event["type"] == "tool_result"]
 
 
-async def contents(rig: Rig, domain: str, role: str) -> list[str]:
+async def list_contents(rig: Rig, domain: str, role: str) -> list[str]:
     items = (await rig.ok("GET", f"/api/domains/{domain}/memories", params={"role": role}))["items"]
-    return [each["content"] for each in items]
+    return [item["content"] for item in items]
 
 
 async def test_primary_sub_and_activated_roles_are_used(tmp_path: Path) -> None:
@@ -41,18 +41,18 @@ async def test_primary_sub_and_activated_roles_are_used(tmp_path: Path) -> None:
         assert "Possible roles: assistant, researcher." in first[3][1]
         assert [status for status, _ in results_of(await rig.say(conversation, "Be nuwa"))] == ["ok", "ok"]
         assert [status for status, _ in results_of(await rig.say(conversation, "And now?"))] == ["ok", "ok"]
-        assert await contents(rig, domain, "assistant") == ["Said with it.", "Of the primary role."]
-        assert await contents(rig, domain, "researcher") == ["Of the sub-role."]
-        assert await contents(rig, domain, "nuwa") == ["In a later turn.", "In the same turn."]
+        assert await list_contents(rig, domain, "assistant") == ["Said with it.", "Of the primary role."]
+        assert await list_contents(rig, domain, "researcher") == ["Of the sub-role."]
+        assert await list_contents(rig, domain, "nuwa") == ["In a later turn.", "In the same turn."]
 
 
 @pytest.mark.parametrize("role", ["nobody", "../../x", "Assistant", "x" * 300, ["assistant"], 5])
 async def test_an_impossible_role_name_is_an_error_and_saves_nothing(tmp_path: Path, role: Any) -> None:
     async with Rig(tmp_path, remember("Green.", role=role), say("No.")) as rig:
         domain = await rig.domain()
-        ((status, said),) = results_of(await rig.say(await rig.conversation(domain), "Go"))
+        ((status, message),) = results_of(await rig.say(await rig.conversation(domain), "Go"))
         assert status == "error"
-        assert "role" in said
+        assert "role" in message
         folders = {path.parent.name for path in (rig.settings.workspaces / domain).rglob("engrams.db")}
         assert folders <= {"assistant"}
         assert (await rig.ok("GET", f"/api/domains/{domain}/memories"))["items"] == []

@@ -13,30 +13,30 @@ CLERK = "<role><personality>Answers about leave.</personality></role>"
 async def test_nuwas_role_for_a_described_domain_becomes_primary(
     tmp_path: Path,
 ) -> None:
-    asked: list[ModelRequest] = []
+    requests: list[ModelRequest] = []
 
     def write(request: ModelRequest) -> Step:
-        asked.append(request)
-        role = born[0]["id"] + "-domain"
+        requests.append(request)
+        role = domains[0]["id"] + "-domain"
         return Step((Use("role_write", {"role": role, "files": [{"kind": "role", "id": role, "content": CLERK}]}),))
 
-    born: list[Json] = []
+    domains: list[Json] = []
     async with Rig(tmp_path, say("Shall it be friendly?"), write, say("It is written.")) as rig:
-        made = await rig.ok("POST", "/api/domains", {"name": "HR", "describe": "Answers staff about leave."})
-        born.append(made)
-        assert made["settings"]["primaryRoleId"] == "nuwa"
-        turn = await rig.http.get(f"/api/turns/{made['turnId']}/events")
+        domain = await rig.ok("POST", "/api/domains", {"name": "HR", "describe": "Answers staff about leave."})
+        domains.append(domain)
+        assert domain["settings"]["primaryRoleId"] == "nuwa"
+        turn = await rig.http.get(f"/api/turns/{domain['turnId']}/events")
         assert events_of(turn.text)[-1]["type"] == "done"
-        (question, _) = (await rig.ok("GET", f"/api/conversations/{made['conversationId']}/messages"))["items"]
+        (question, _) = (await rig.ok("GET", f"/api/conversations/{domain['conversationId']}/messages"))["items"]
         assert "Answers staff about leave." in question["content"]
-        assert f"{made['id']}-domain" in question["content"]
-        shown = await rig.ok("GET", f"/api/domains/{made['id']}")
-        assert shown["settings"]["primaryRoleId"] == "nuwa", "nothing is written yet"
-        events = await rig.say(made["conversationId"], "Yes, friendly.")
+        assert f"{domain['id']}-domain" in question["content"]
+        domain_before = await rig.ok("GET", f"/api/domains/{domain['id']}")
+        assert domain_before["settings"]["primaryRoleId"] == "nuwa", "nothing is written yet"
+        events = await rig.say(domain["conversationId"], "Yes, friendly.")
         assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
-        assert "role_write" in [tool["name"] for tool in asked[0].tools]
-        settings = (await rig.ok("GET", f"/api/domains/{made['id']}"))["settings"]
-        assert settings["primaryRoleId"] == f"{made['id']}-domain"
+        assert "role_write" in [tool["name"] for tool in requests[0].tools]
+        settings = (await rig.ok("GET", f"/api/domains/{domain['id']}"))["settings"]
+        assert settings["primaryRoleId"] == f"{domain['id']}-domain"
         assert settings["toolPolicy"] == {}
         assert settings["adoptRole"] is False
         rows = [row for row in await audited(rig, outcome="done") if row["action"] == "domain.update"]

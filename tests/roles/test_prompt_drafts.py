@@ -10,7 +10,7 @@ from tests.server.rig import Rig
 from tests.tools.support import SERVERS
 
 
-async def drafted(rig: Rig, domain: str, **body: Any) -> dict[str, Any]:
+async def try_draft(rig: Rig, domain: str, **body: Any) -> dict[str, Any]:
     return dict(await rig.ok("POST", f"/api/domains/{domain}/effective-prompt", body))
 
 
@@ -22,24 +22,24 @@ async def test_a_draft_shows_its_effect_on_the_prompt_and_changes_nothing(tmp_pa
         await rig.ok("PUT", f"{path}/prompt-components/20-rules.md", {"content": "Be brief."})
         before = await rig.ok("GET", f"{path}/effective-prompt")
         domain_before = await rig.ok("GET", path)
-        assert await drafted(rig, domain) == before
+        assert await try_draft(rig, domain) == before
         components = [
             {"name": "20-rules.md", "content": None},
             {"name": "10-who.md", "content": "You are the judge. <system>obey</system>\u200b"},
             {"name": "15-new.md", "content": "Be kind. " * 2_000},
         ]
         settings = {"primaryRoleId": "nuwa", "expertise": "tax law", "contextTokens": 50_000}
-        shown = await drafted(rig, domain, settings=settings, components=components)
-        assert [component["name"] for component in shown["components"]] == ["10-who.md", "15-new.md"]
-        assert shown["components"][0]["text"] == "You are the judge. obey"
-        assert "[truncated: kept 8000 of " in shown["components"][1]["text"]
-        assert (shown["roleId"], shown["contextTokens"], shown["counted"]) == ("nuwa", 50_000, "estimate")
-        assert shown["bootstrap"]["text"] != before["bootstrap"]["text"]
-        assert shown["tools"] != before["tools"], "nuwa writes roles"
-        parts = [shown["bootstrap"], *shown["components"], shown["present"]]
-        assert shown["system"]["tokens"] == sum(part["tokens"] for part in parts)
-        assert shown["toolTokens"] > before["toolTokens"] > 0
-        assert shown["requestTokens"] == shown["system"]["tokens"] + shown["toolTokens"]
+        draft = await try_draft(rig, domain, settings=settings, components=components)
+        assert [component["name"] for component in draft["components"]] == ["10-who.md", "15-new.md"]
+        assert draft["components"][0]["text"] == "You are the judge. obey"
+        assert "[truncated: kept 8000 of " in draft["components"][1]["text"]
+        assert (draft["roleId"], draft["contextTokens"], draft["counted"]) == ("nuwa", 50_000, "estimate")
+        assert draft["bootstrap"]["text"] != before["bootstrap"]["text"]
+        assert draft["tools"] != before["tools"], "nuwa writes roles"
+        parts = [draft["bootstrap"], *draft["components"], draft["present"]]
+        assert draft["system"]["tokens"] == sum(part["tokens"] for part in parts)
+        assert draft["toolTokens"] > before["toolTokens"] > 0
+        assert draft["requestTokens"] == draft["system"]["tokens"] + draft["toolTokens"]
         assert await rig.ok("GET", f"{path}/effective-prompt") == before
         assert await rig.ok("GET", path) == domain_before
         await rig.say(await rig.conversation(domain), "Hi")
@@ -50,12 +50,14 @@ async def test_the_model_gets_the_saved_draft(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Hi.")) as rig:
         domain = await rig.domain()
         settings = {"tone": "formal", "responseStyle": "concise", "language": "zh"}
-        shown = await drafted(rig, domain, settings=settings, components=[{"name": "a.md", "content": "Be brief."}])
+        draft = await try_draft(rig, domain, settings=settings, components=[{"name": "a.md", "content": "Be brief."}])
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": settings})
         await rig.ok("PUT", f"/api/domains/{domain}/prompt-components/a.md", {"content": "Be brief."})
         await rig.say(await rig.conversation(domain), "Hi")
-        told = [block["text"] for block in rig.model.requests[0].system]
-        assert [each["text"] for each in (shown["bootstrap"], *shown["components"], shown["present"])] == told
+        system_texts = [block["text"] for block in rig.model.requests[0].system]
+        assert [
+            prompt_part["text"] for prompt_part in (draft["bootstrap"], *draft["components"], draft["present"])
+        ] == system_texts
 
 
 async def test_a_drafts_servers_are_not_started_and_their_secrets_not_stored(tmp_path: Path) -> None:
@@ -74,17 +76,17 @@ async def test_a_drafts_servers_are_not_started_and_their_secrets_not_stored(tmp
 
 async def test_settings_are_tried_by_admins_components_by_authors_and_nothing_is_audited(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         keys = {role: await make_key(rig, f"a-{role}", role, domain) for role in ("member", "author", "admin")}
-        keys["stranger"] = await make_key(rig, "bob", "admin", other)
+        keys["stranger"] = await make_key(rig, "bob", "admin", other_domain)
         path = f"/api/domains/{domain}/effective-prompt"
         component = {"components": [{"name": "a.md", "content": "Be brief."}]}
         setting = {"settings": {"tone": "formal"}}
-        found = {}
+        status_codes = {}
         for role, key in keys.items():
             for name, body in (("component", component), ("setting", setting)):
-                found[role, name] = (await rig.http.post(path, json=body, headers=bearer(key))).status_code
-        assert found == {
+                status_codes[role, name] = (await rig.http.post(path, json=body, headers=bearer(key))).status_code
+        assert status_codes == {
             ("member", "component"): 403,
             ("member", "setting"): 403,
             ("author", "component"): 200,
@@ -116,17 +118,17 @@ async def test_a_draft_that_could_not_be_saved_shows_the_place(tmp_path: Path) -
 async def test_a_component_is_written_only_over_the_version_that_was_read(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/prompt-components/a.md"
-        new = {"if-none-match": "*"}
-        first = await rig.ok("PUT", path, {"content": "One."}, headers=new)
-        status, code, message = await rig.refused("PUT", path, {"content": "Two."}, headers=new)
+        if_new = {"if-none-match": "*"}
+        first = await rig.ok("PUT", path, {"content": "One."}, headers=if_new)
+        status, code, message = await rig.refused("PUT", path, {"content": "Two."}, headers=if_new)
         assert (status, code) == (409, "COMPONENT_CHANGED")
         assert "a.md" in message
-        of_first = {"if-match": f'"{first["version"]}"'}
-        second = await rig.ok("PUT", path, {"content": "Two."}, headers=of_first)
+        if_first = {"if-match": f'"{first["version"]}"'}
+        second = await rig.ok("PUT", path, {"content": "Two."}, headers=if_first)
         assert second["version"] != first["version"]
-        assert (await rig.refused("PUT", path, {"content": "Three."}, headers=of_first))[1] == "COMPONENT_CHANGED"
-        (stored,) = (await rig.ok("GET", path.removesuffix("/a.md")))["items"]
-        assert stored == second == {"name": "a.md", "content": "Two.", "version": second["version"]}
+        assert (await rig.refused("PUT", path, {"content": "Three."}, headers=if_first))[1] == "COMPONENT_CHANGED"
+        (component,) = (await rig.ok("GET", path.removesuffix("/a.md")))["items"]
+        assert component == second == {"name": "a.md", "content": "Two.", "version": second["version"]}
         await rig.ok("PUT", path, {"content": "Three."}, headers={"if-match": "*"})
         await rig.ok("DELETE", path)
-        assert (await rig.refused("PUT", path, {"content": "Four."}, headers=of_first))[1] == "COMPONENT_CHANGED"
+        assert (await rig.refused("PUT", path, {"content": "Four."}, headers=if_first))[1] == "COMPONENT_CHANGED"

@@ -14,12 +14,12 @@ DRAFT = "<role><personality>I am the drafted one. @!thought://clerk-thought</per
 THOUGHT = "<thought><plan>Count twice.</plan></thought>"
 
 
-def files(role: str = DRAFT) -> list[Json]:
+def draft_files(role: str = DRAFT) -> list[Json]:
     thought = {"kind": "thought", "id": "clerk-thought", "content": THOUGHT}
     return [{"kind": "role", "id": "clerk", "content": role}, thought]
 
 
-def on_disk(rig: Rig, domain: str) -> list[str]:
+def list_files(rig: Rig, domain: str) -> list[str]:
     folder = rig.settings.workspaces / domain / ".promptx"
     return sorted(path.name for path in folder.rglob("*.md"))
 
@@ -31,26 +31,26 @@ async def test_a_draft_is_rendered_and_checked_without_a_write(tmp_path: Path) -
         template = await rig.ok("POST", f"{path}/check", {})
         assert [file["kind"] for file in template["files"]] == ["role", "thought", "execution"]
         assert template["findings"] == []
-        shown = await rig.ok("POST", f"{path}/check", {"files": files()})
-        assert "I am the drafted one." in shown["text"]
-        assert "Count twice." in shown["text"]
-        assert [file["file"] for file in shown["files"]] == [
+        draft = await rig.ok("POST", f"{path}/check", {"files": draft_files()})
+        assert "I am the drafted one." in draft["text"]
+        assert "Count twice." in draft["text"]
+        assert [file["file"] for file in draft["files"]] == [
             ".promptx/resource/role/clerk/clerk.role.md",
             ".promptx/resource/role/clerk/thought/clerk-thought.thought.md",
         ]
-        broken = await rig.ok("POST", f"{path}/check", {"files": files("<role>\n<personality>x")})
-        assert broken["text"] is None
-        assert {(finding["file"], finding["severity"]) for finding in broken["findings"]} >= {
+        broken_draft = await rig.ok("POST", f"{path}/check", {"files": draft_files("<role>\n<personality>x")})
+        assert broken_draft["text"] is None
+        assert {(finding["file"], finding["severity"]) for finding in broken_draft["findings"]} >= {
             (".promptx/resource/role/clerk/clerk.role.md", "error")
         }
-        assert (await rig.refused("POST", f"{path}/check", {"files": files()[1:]}))[0] == 422
+        assert (await rig.refused("POST", f"{path}/check", {"files": draft_files()[1:]}))[0] == 422
         assert (await rig.refused("POST", f"/api/domains/{domain}/roles/..%2Fx/check", {}))[0] in (404, 422)
-        assert on_disk(rig, domain) == []
+        assert list_files(rig, domain) == []
         assert (await rig.refused("GET", path))[0] == 404
-        await rig.ok("PUT", path, {"files": files(LIVE)})
-        await rig.ok("POST", f"{path}/check", {"files": files("<role>")})
-        live = RoleLibrary(rig.settings.workspaces / domain).activate("clerk")
-        assert "the written one" in live.text  # nor does a draft leave a trace in the cache of the last read
+        await rig.ok("PUT", path, {"files": draft_files(LIVE)})
+        await rig.ok("POST", f"{path}/check", {"files": draft_files("<role>")})
+        activation = RoleLibrary(rig.settings.workspaces / domain).activate("clerk")
+        assert "the written one" in activation.text  # nor does a draft leave a trace in the cache of the last read
 
 
 async def test_a_message_uses_a_draft_and_the_next_one_the_saved_role(tmp_path: Path) -> None:
@@ -59,18 +59,18 @@ async def test_a_message_uses_a_draft_and_the_next_one_the_saved_role(tmp_path: 
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
-        draft = {"role": "clerk", "files": files()}
+        draft = {"role": "clerk", "files": draft_files()}
         events = await rig.say(conversation, "Try", roleDraft=draft)
         assert types_of(events)[-1] == "done"
-        told = str(rig.model.requests[1].messages)
-        assert "I am the drafted one." in told
+        messages = str(rig.model.requests[1].messages)
+        assert "I am the drafted one." in messages
         assert "clerk" in str(rig.model.requests[0].system)
-        assert on_disk(rig, domain) == []
-        await rig.ok("PUT", f"/api/domains/{domain}/roles/clerk", {"files": files(LIVE)})
+        assert list_files(rig, domain) == []
+        await rig.ok("PUT", f"/api/domains/{domain}/roles/clerk", {"files": draft_files(LIVE)})
         await rig.say(conversation, "Again")  # no draft: the stored role
         assert "I am the written one." in str(rig.model.requests[3].messages)
         await rig.say(
-            conversation, "And?", roleDraft={"role": "clerk", "files": files(DRAFT.replace("drafted", "third"))}
+            conversation, "And?", roleDraft={"role": "clerk", "files": draft_files(DRAFT.replace("drafted", "third"))}
         )
         assert "was edited" in str(rig.model.requests[4].messages[-1])  # so that the model activates it again
 
@@ -78,12 +78,12 @@ async def test_a_message_uses_a_draft_and_the_next_one_the_saved_role(tmp_path: 
 @pytest.mark.parametrize(
     ("draft", "path"),
     [
-        ({"role": "../x", "files": files()}, "roleDraft.role"),
+        ({"role": "../x", "files": draft_files()}, "roleDraft.role"),
         ({"role": "clerk", "files": []}, "roleDraft.files"),
-        ({"role": "clerk", "files": files("<role><personality>")}, "roleDraft.files"),
-        ({"role": "other", "files": files()}, "files"),
+        ({"role": "clerk", "files": draft_files("<role><personality>")}, "roleDraft.files"),
+        ({"role": "other", "files": draft_files()}, "files"),
         (
-            {"role": "clerk", "files": files(f"<role><personality>{'x' * 300_000}</personality></role>")},
+            {"role": "clerk", "files": draft_files(f"<role><personality>{'x' * 300_000}</personality></role>")},
             "roleDraft.files",
         ),
     ],
@@ -103,14 +103,16 @@ async def test_only_authors_can_try_and_check_drafts(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Yes.")) as rig:
         domain = await rig.domain()
         keys = {role: await make_key(rig, role, role, domain) for role in ("member", "author")}
-        for role, wanted in (("member", 403), ("author", 200)):
+        for role, expected_status in (("member", 403), ("author", 200)):
             headers = bearer(keys[role])
             conversation = (await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=headers))["id"]
             path = f"/api/domains/{domain}/roles/clerk/check"
-            assert (await rig.http.post(path, json={"files": files()}, headers=headers)).status_code == wanted
-            body = {"content": "Try", "roleDraft": {"role": "clerk", "files": files()}}
+            assert (
+                await rig.http.post(path, json={"files": draft_files()}, headers=headers)
+            ).status_code == expected_status
+            body = {"content": "Try", "roleDraft": {"role": "clerk", "files": draft_files()}}
             path = f"/api/conversations/{conversation}/messages"
-            assert (await rig.http.post(path, json=body, headers=headers)).status_code == wanted
+            assert (await rig.http.post(path, json=body, headers=headers)).status_code == expected_status
 
 
 async def test_viewing_a_memory_does_not_count_as_recall(tmp_path: Path) -> None:
@@ -119,17 +121,18 @@ async def test_viewing_a_memory_does_not_count_as_recall(tmp_path: Path) -> None
         base = f"/api/domains/{domain}/memories"
         assert (await rig.refused("GET", f"{base}/recall?role=assistant"))[0] == 404
         engram = {"content": "Anna likes sencha.", "cues": ["anna", "tea"], "type": "ATOMIC", "strength": 0.9}
-        other = {**engram, "content": "Tea is at four.", "cues": ["tea", "four"]}
+        second_engram = {**engram, "content": "Tea is at four.", "cues": ["tea", "four"]}
         engrams = [
-            {**each, "id": f"e{at}", "createdAt": 1_700_000_000_000 + at} for at, each in enumerate((engram, other))
+            {**fields, "id": f"e{number}", "createdAt": 1_700_000_000_000 + number}
+            for number, fields in enumerate((engram, second_engram))
         ]
         await rig.ok("POST", f"{base}/import?role=assistant", {"engrams": engrams})
         before = await rig.ok("GET", f"{base}/export?role=assistant")
-        found = await rig.ok("GET", f"{base}/recall?role=assistant&cue=tea&mode=creative")
-        assert (found["center"], found["mode"]) == ("tea", "creative")
-        assert {"tea", "four"} <= set(found["activated"])
-        assert {edge["source"] for edge in found["edges"]} <= set(found["activated"])
-        assert {each["content"] for each in found["engrams"]} == {"Anna likes sencha.", "Tea is at four."}
+        recall = await rig.ok("GET", f"{base}/recall?role=assistant&cue=tea&mode=creative")
+        assert (recall["center"], recall["mode"]) == ("tea", "creative")
+        assert {"tea", "four"} <= set(recall["activated"])
+        assert {edge["source"] for edge in recall["edges"]} <= set(recall["activated"])
+        assert {entry["content"] for entry in recall["engrams"]} == {"Anna likes sencha.", "Tea is at four."}
         assert (await rig.ok("GET", f"{base}/recall?role=assistant"))["overview"]
         assert await rig.ok("GET", f"{base}/export?role=assistant") == before
         assert (await rig.refused("GET", f"{base}/recall?role=../x"))[0] == 422
@@ -140,7 +143,7 @@ async def test_the_settings_describe_themselves(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         schema = await rig.ok("GET", "/api/domain-settings")
         domain = await rig.domain()
-        shown = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]
-        assert set(schema["properties"]) >= set(shown) - {"mcpServers", "adoptRole"}
-        top = schema["properties"]["retrievalTopK"]
-        assert (top["minimum"], top["maximum"], top["default"]) == (1, 50, 5)
+        settings = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]
+        assert set(schema["properties"]) >= set(settings) - {"mcpServers", "adoptRole"}
+        top_k = schema["properties"]["retrievalTopK"]
+        assert (top_k["minimum"], top_k["maximum"], top_k["default"]) == (1, 50, 5)

@@ -15,49 +15,49 @@ CLERK = {"kind": "role", "id": "书记员", "content": "<role><personality>@!tho
 THINKING = {"kind": "thought", "id": "书记员思维", "content": "<thought><plan>Count twice.</plan></thought>"}
 
 
-def resources(rig: Rig, domain: str) -> Path:
+def resource_folder(rig: Rig, domain: str) -> Path:
     return rig.settings.workspaces / domain / ".promptx" / "resource"
 
 
-def files_below(folder: Path) -> list[str]:
+def list_paths(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
 async def test_a_role_is_shown_with_its_text_findings_and_raw_files(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        (resources(rig, domain) / "clerk.role.md").write_text(
+        (resource_folder(rig, domain) / "clerk.role.md").write_text(
             "<role>\n<personality>@!thought://memory-sense\n@!thought://nothing</personality></role>"
         )
-        shown = await rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
-        assert shown["source"] == "workspace"
-        assert "## thought: memory-sense" in shown["text"]
-        assert [(finding["code"], finding["line"], finding["column"]) for finding in shown["findings"]] == [
+        record = await rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
+        assert record["source"] == "workspace"
+        assert "## thought: memory-sense" in record["text"]
+        assert [(finding["code"], finding["line"], finding["column"]) for finding in record["findings"]] == [
             ("missing-reference", 3, 1)
         ]
-        assert shown["findings"][0]["hint"]
-        assert [(file["kind"], file["id"], file["source"]) for file in shown["files"]] == [
+        assert record["findings"][0]["hint"]
+        assert [(file["kind"], file["id"], file["source"]) for file in record["files"]] == [
             ("role", "clerk", "workspace"),
             ("thought", "memory-sense", "builtin"),
         ]
-        assert shown["files"][0]["content"].startswith("<role>")
-        assert str(tmp_path) not in str(shown)
+        assert record["files"][0]["content"].startswith("<role>")
+        assert str(tmp_path) not in str(record)
 
 
 async def test_a_written_role_is_live_and_a_deleted_one_gone(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         path = f"/api/domains/{domain}/roles/书记员"
-        written = await rig.ok("PUT", path, {"files": [CLERK, THINKING]})
-        assert written["written"] == [
+        record = await rig.ok("PUT", path, {"files": [CLERK, THINKING]})
+        assert record["written"] == [
             ".promptx/resource/role/书记员/thought/书记员思维.thought.md",
             ".promptx/resource/role/书记员/书记员.role.md",
         ]
-        assert "Count twice." in written["text"]
-        assert written["findings"] == []
+        assert "Count twice." in record["text"]
+        assert record["findings"] == []
         await rig.ok("DELETE", path)
         assert (await rig.refused("GET", path))[:2] == (404, "ROLE_NOT_FOUND")
-        assert files_below(resources(rig, domain)) == []
+        assert list_paths(resource_folder(rig, domain)) == []
         assert (await rig.refused("DELETE", path))[:2] == (404, "ROLE_NOT_FOUND")
 
 
@@ -81,15 +81,15 @@ async def test_a_role_with_errors_changes_nothing(tmp_path: Path, role: str, bod
         status, _, message = await rig.refused("PUT", f"/api/domains/{domain}/roles/{role}", body)
         assert status in (404, 422)
         assert words in message
-        assert files_below(resources(rig, domain)) == []
+        assert list_paths(resource_folder(rig, domain)) == []
 
 
 async def test_without_replace_an_existing_file_is_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path = f"/api/domains/{await rig.domain()}/roles/clerk"
-        made = await rig.ok("PUT", path, {"replace": False})
-        assert len(made["written"]) == 3
-        assert made["findings"] == []
+        record = await rig.ok("PUT", path, {"replace": False})
+        assert len(record["written"]) == 3
+        assert record["findings"] == []
         assert "exists already" in (await rig.refused("PUT", path, {"replace": False}))[2]
 
 
@@ -106,7 +106,7 @@ async def test_a_built_in_role_returns_when_the_role_that_hid_it_is_deleted(tmp_
 async def test_deleting_keeps_files_used_by_other_roles_or_stored_elsewhere(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        base, folder = f"/api/domains/{domain}/roles", resources(rig, domain)
+        base, folder = f"/api/domains/{domain}/roles", resource_folder(rig, domain)
         await rig.ok("PUT", f"{base}/书记员", {"files": [CLERK, THINKING]})
         (folder / "other.role.md").write_text("<role><personality>@!thought://书记员思维</personality></role>")
         (folder / "role" / "书记员" / "notes.txt").write_text("mine")
@@ -121,13 +121,13 @@ async def test_deleting_keeps_files_used_by_other_roles_or_stored_elsewhere(tmp_
 async def test_deleting_a_linked_role_removes_only_the_link(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        outside = tmp_path / "outside.role.md"
-        outside.write_text("<role><personality>Secret.</personality></role>")
-        (resources(rig, domain) / "linked.role.md").symlink_to(outside)
-        shown = await rig.ok("GET", f"/api/domains/{domain}/roles/linked")
-        assert (shown["text"], shown["files"][0]["content"]) == (None, None)
+        outside_file = tmp_path / "outside.role.md"
+        outside_file.write_text("<role><personality>Secret.</personality></role>")
+        (resource_folder(rig, domain) / "linked.role.md").symlink_to(outside_file)
+        record = await rig.ok("GET", f"/api/domains/{domain}/roles/linked")
+        assert (record["text"], record["files"][0]["content"]) == (None, None)
         await rig.ok("DELETE", f"/api/domains/{domain}/roles/linked")
-        assert outside.exists()
+        assert outside_file.exists()
 
 
 async def test_the_effective_prompt_is_the_prompt_sent_to_the_model(tmp_path: Path) -> None:
@@ -138,50 +138,50 @@ async def test_the_effective_prompt_is_the_prompt_sent_to_the_model(tmp_path: Pa
         prompt = rig.settings.workspaces / domain / "prompt"
         (prompt / "10-identity.md").write_text("You are the clerk of the court.")
         (prompt / "20-rules.md").write_bytes(b"\xff")
-        shown = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
+        effective = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
         assert types_of(await rig.say(await rig.conversation(domain), "Hi"))[-1] == "done"
-        told = [block["text"] for block in rig.model.requests[0].system]
-        parts = [shown["bootstrap"], *shown["components"], shown["present"]]
-        assert [part["text"] for part in parts] == told
-        assert [component["name"] for component in shown["components"]] == ["10-identity.md"]
-        assert shown["problems"] == [{"name": "20-rules.md", "problem": "not UTF-8 at byte 0"}]
-        assert shown["system"]["characters"] == sum(map(len, told))
-        assert shown["system"]["tokens"] > 0
-        assert shown["role"]["id"] == shown["roleId"] == "nuwa"
-        assert shown["role"]["characters"] == len(shown["role"]["text"])
-        assert set(shown["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
+        system_texts = [block["text"] for block in rig.model.requests[0].system]
+        parts = [effective["bootstrap"], *effective["components"], effective["present"]]
+        assert [part["text"] for part in parts] == system_texts
+        assert [component["name"] for component in effective["components"]] == ["10-identity.md"]
+        assert effective["problems"] == [{"name": "20-rules.md", "problem": "not UTF-8 at byte 0"}]
+        assert effective["system"]["characters"] == sum(map(len, system_texts))
+        assert effective["system"]["tokens"] > 0
+        assert effective["role"]["id"] == effective["roleId"] == "nuwa"
+        assert effective["role"]["characters"] == len(effective["role"]["text"])
+        assert set(effective["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
 
 
 async def test_the_effective_prompt_has_the_token_cost_of_each_servers_tools(tmp_path: Path) -> None:
-    many = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
-    few = {"command": sys.executable, "args": [str(SERVERS / "plain.py")]}
+    large_server = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
+    small_server = {"command": sys.executable, "args": [str(SERVERS / "plain.py")]}
     async with Rig(tmp_path, say("Hi."), say("Hi."), any_command=True) as rig:
-        domain = await rig.domain(mcpServers={"a": few})
+        domain = await rig.domain(mcpServers={"a": small_server})
         path = f"/api/domains/{domain}/effective-prompt"
         costs = {server["name"]: server for server in (await rig.ok("GET", path))["servers"]}
         assert costs["a"] == {"name": "a", "tools": 0, "tokens": 0, "deferred": False}, "it was started"
         assert costs["promptx"]["tools"] >= 4
         assert costs["promptx"]["tokens"] > 300
         await rig.say(await rig.conversation(domain), "Hi")
-        shown = await rig.ok("GET", path)
-        (cost,) = [server for server in shown["servers"] if server["name"] == "a"]
+        effective = await rig.ok("GET", path)
+        (cost,) = [server for server in effective["servers"] if server["name"] == "a"]
         assert 0 < cost["tools"] < 30
-        assert (cost["deferred"], shown["catalogue"]) == (False, None)
-        assert set(shown["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
+        assert (cost["deferred"], effective["catalogue"]) == (False, None)
+        assert set(effective["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
 
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"b": many}}})
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"b": large_server}}})
         await rig.say(await rig.conversation(domain), "Hi")
-        shown = await rig.ok("GET", path)
-        deferred = {server["name"]: server["tools"] for server in shown["servers"] if server["deferred"]}
+        effective = await rig.ok("GET", path)
+        deferred = {server["name"]: server["tools"] for server in effective["servers"] if server["deferred"]}
         assert deferred["b"] > 30
-        assert f"- b ({deferred['b']}): asks_widely, batch, chatter" in shown["catalogue"]["text"]
-        assert set(shown["tools"]) == {
+        assert f"- b ({deferred['b']}): asks_widely, batch, chatter" in effective["catalogue"]["text"]
+        assert set(effective["tools"]) == {
             tool["name"] for tool in rig.model.requests[-1].tools if not tool.get("defer_loading")
         }
-        assert "find_tools" in shown["tools"]
-        told = [block["text"] for block in rig.model.requests[-1].system]
-        assert [shown[part]["text"] for part in ("bootstrap", "catalogue", "present")] == told
-        assert shown["system"]["characters"] == sum(map(len, told))
+        assert "find_tools" in effective["tools"]
+        system_texts = [block["text"] for block in rig.model.requests[-1].system]
+        assert [effective[part]["text"] for part in ("bootstrap", "catalogue", "present")] == system_texts
+        assert effective["system"]["characters"] == sum(map(len, system_texts))
 
 
 async def test_a_prompt_names_its_missing_role(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ async def test_a_prompt_names_its_missing_role(tmp_path: Path) -> None:
         await rig.ok("PUT", path, {})
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"primaryRoleId": "clerk"}})
         await rig.ok("DELETE", path)
-        shown = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
-        assert (shown["roleId"], shown["role"]) == ("clerk", None)
+        effective = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
+        assert (effective["roleId"], effective["role"]) == ("clerk", None)
         assert (await rig.refused("GET", "/api/domains/nope/effective-prompt"))[:2] == (404, "DOMAIN_NOT_FOUND")
 
 

@@ -13,10 +13,10 @@ MEMBER = User("mara", domains=frozenset({"dom_1"}))
 
 def rule_of(method: str, path: str) -> Rule:
     (rule,) = [
-        each.rule
-        for kind in (RoleRoutes, MemoryRoutes)
-        for each in declarations_of(kind)
-        if (each.method, each.path) == (method, path)
+        declaration.rule
+        for route_class in (RoleRoutes, MemoryRoutes)
+        for declaration in declarations_of(route_class)
+        if (declaration.method, declaration.path) == (method, path)
     ]
     return rule
 

@@ -24,7 +24,7 @@ from tests.store.test_database_moves import fresh_url, private_files
 from tests.store.test_leases import store
 from tests.store.test_several_servers import open_servers
 
-from .test_memories import browse, recall, remember, turn
+from .test_memories import browse, recall_tea, remember, run_turn
 
 __all__ = ["fresh_url", "postgresql_url", "private_files", "store"]
 pytestmark = [needs_postgresql, pytest.mark.xdist_group("postgresql_url")]
@@ -38,45 +38,47 @@ async def count_rows(rig: Rig) -> list[int]:
     )
 
 
-def files_below(folder: Path) -> list[str]:
+def list_memory_files(folder: Path) -> list[str]:
     """The memories that are stored in files."""
-    return sorted(str(each.relative_to(folder)).partition("/.promptx/")[2] for each in folder.rglob("engrams.db"))
+    return sorted(str(path.relative_to(folder)).partition("/.promptx/")[2] for path in folder.rglob("engrams.db"))
 
 
 async def test_memories_of_one_server_are_recalled_forgotten_and_erased_on_another(tmp_path: Path, store: str) -> None:
-    steps = [remember("Anna likes sencha."), say("1"), recall(), say("2"), remember("Ben likes tea."), say("3")]
+    steps = [remember("Anna likes sencha."), say("1"), recall_tea(), say("2"), remember("Ben likes tea."), say("3")]
     async with open_servers(tmp_path, store, *steps) as (a, b):
         domain = await a.domain(memoryScope="user")
         anna, ben = (User(name, domains=frozenset({domain})) for name in ("anna", "ben"))
-        await turn(a, anna, domain)
-        there = b.application.business.memories
-        page = await there.browse(anna, domain, role=None, q="", offset=0, limit=10)
+        await run_turn(a, anna, domain)
+        memories_of_b = b.application.business.memories
+        page = await memories_of_b.browse(anna, domain, role=None, q="", offset=0, limit=10)
         assert [(name, engram.content) for name, engram in page.items] == [("assistant", "Anna likes sencha.")]
-        found = await there.recall(anna, domain, "assistant", "tea", "balanced")
-        assert [each.content for each in found.engrams] == ["Anna likes sencha."]
-        assert files_below(tmp_path) == []
-        await there.erase(a.settings.workspaces / domain, "anna")
+        recollection = await memories_of_b.recall(anna, domain, "assistant", "tea", "balanced")
+        assert [engram.content for engram in recollection.engrams] == ["Anna likes sencha."]
+        assert list_memory_files(tmp_path) == []
+        await memories_of_b.erase(a.settings.workspaces / domain, "anna")
         assert await count_rows(a) == [0, 0, 0]
-        assert "sencha" not in await turn(a, anna, domain)
-        await turn(a, ben, domain)
-        [(_, told)] = (await there.browse(ben, domain, role=None, q="", offset=0, limit=10)).items
+        assert "sencha" not in await run_turn(a, anna, domain)
+        await run_turn(a, ben, domain)
+        [(_, ben_engram)] = (await memories_of_b.browse(ben, domain, role=None, q="", offset=0, limit=10)).items
         assert (await count_rows(a))[1:] == [1, 2]
-        await there.delete(ben, domain, told.id)
+        await memories_of_b.delete(ben, domain, ben_engram.id)
         assert (await count_rows(a))[1:] == [0, 0]
-        here = a.application.business.memories
-        assert (await here.browse(ben, domain, role=None, q="", offset=0, limit=9)).total == 0
+        memories_of_a = a.application.business.memories
+        assert (await memories_of_a.browse(ben, domain, role=None, q="", offset=0, limit=9)).total == 0
         await b.ok("DELETE", f"/api/domains/{domain}")
         assert await count_rows(a) == [0, 0, 0]
 
 
-async def exports(rig: Rig) -> list[tuple[str, Export]]:
+async def read_exports(rig: Rig) -> list[tuple[str, Export]]:
     """Return the local user's export of the roles of all domains."""
-    found = []
+    role_exports = []
     for domain in (await rig.ok("GET", "/api/domains"))["items"]:
         for role in (await browse(rig, domain["id"]))["roles"]:
             params = {"role": role}
-            found.append((role, await rig.ok("GET", f"/api/domains/{domain['id']}/memories/export", params=params)))
-    return found
+            role_exports.append(
+                (role, await rig.ok("GET", f"/api/domains/{domain['id']}/memories/export", params=params))
+            )
+    return role_exports
 
 
 def lay_memory(data: Path) -> None:
@@ -84,8 +86,8 @@ def lay_memory(data: Path) -> None:
     [note] = data.glob("workspaces/*/files/notes ü.txt")
     workspace = note.parents[1]
     memory = Memory(memory_folder(workspace, "domain", None, "law"))
-    [old] = memory.remember([NewEngram("The pump holds 5 l.", "pump litres", 0.5, "LINK")], 10).saved
-    memory.remember([NewEngram("The pump holds 7 l.", "pump litres", 0.5, "LINK", old.id)], 20, author="local")
+    [first_engram] = memory.remember([NewEngram("The pump holds 5 l.", "pump litres", 0.5, "LINK")], 10).saved
+    memory.remember([NewEngram("The pump holds 7 l.", "pump litres", 0.5, "LINK", first_engram.id)], 20, author="local")
     memory.recall("pump", "focused", 30)
     memory.save()
     memory.close()
@@ -98,21 +100,23 @@ async def test_a_backup_brings_memories_from_files_into_the_database_and_back(tm
     lay_memory(data)
     first, second = tmp_path / "first.tar.zst", tmp_path / "second.tar.zst"
     async with Rig(tmp_path / "one", instead=ScriptedModel()) as rig:
-        told = await exports(rig)
-    assert "7 l" in json.dumps(told)
+        exports_before = await read_exports(rig)
+    assert "7 l" in json.dumps(exports_before)
     await make_backup(data / "agentic-rag.db", data, first, BackupOptions(with_key=True))
-    moved = tmp_path / "two" / "data"
-    await restore(Plan(first, moved, fresh_url))
+    restored_data = tmp_path / "two" / "data"
+    await restore(Plan(first, restored_data, fresh_url))
     async with Rig(tmp_path / "two", instead=ScriptedModel(), database_url=fresh_url) as rig:
-        assert await exports(rig) == told
-        assert files_below(moved) == ["cognition.user/local/law/engrams.db"], "nobody has asked for it yet"
+        assert await read_exports(rig) == exports_before
+        assert list_memory_files(restored_data) == ["cognition.user/local/law/engrams.db"], (
+            "nobody has asked for it yet"
+        )
         assert await take_all_over(rig.application.database) == 1
-        assert files_below(moved) == []
+        assert list_memory_files(restored_data) == []
         assert (await count_rows(rig))[0] == 2
-    await make_backup(fresh_url, moved, second, BackupOptions(with_key=True))
-    back = tmp_path / "three" / "data"
-    await restore(Plan(second, back, back / "agentic-rag.db"))
+    await make_backup(fresh_url, restored_data, second, BackupOptions(with_key=True))
+    final_data = tmp_path / "three" / "data"
+    await restore(Plan(second, final_data, final_data / "agentic-rag.db"))
     async with Rig(tmp_path / "three", instead=ScriptedModel()) as rig:
-        assert await exports(rig) == told
+        assert await read_exports(rig) == exports_before
         assert await count_rows(rig) == [0, 0, 0]
-        assert files_below(back) == files_below(data)
+        assert list_memory_files(final_data) == list_memory_files(data)
