@@ -59,8 +59,8 @@ class Admin:
         # A separate process writes the index, at any time.
         paths = (path for path in folder.rglob("*") if path.name not in STORES)
         files = sorted(str(path) for path in paths if not path.is_relative_to(folder / "index"))
-        shown: list[Json] = [(await self.ask("GET", place)).json() for place in (self.path, f"{self.path}/secrets")]
-        return [shown, lists, files, marked(policy.marker), beats(policy.homes)]
+        responses: list[Json] = [(await self.ask("GET", place)).json() for place in (self.path, f"{self.path}/secrets")]
+        return [responses, lists, files, marked(policy.marker), beats(policy.homes)]
 
 
 @asynccontextmanager

@@ -58,17 +58,17 @@ class Plant:
     async def build(self) -> None:
         for number in range(self.count):
             text = f"# Pumps\n\nThe pumpword of this plant is {self.words_of(number)}, and twelve bar."
-            made = await self.rig.upload(self.domain, f"{self.name_of(number)}.md", text.encode())
-            self.ids.append(made["id"])
+            document = await self.rig.upload(self.domain, f"{self.name_of(number)}.md", text.encode())
+            self.ids.append(document["id"])
 
     def secrets(self, numbers: Sequence[int]) -> list[str]:
-        return [word for each in numbers for word in (self.name_of(each), self.words_of(each))]
+        return [word for number in numbers for word in (self.name_of(number), self.words_of(number))]
 
     async def label(self, number: int, *labels: str) -> None:
         as_operator(self.rig)
         body = {"labels": list(labels)}
-        changed = await self.rig.ok("PATCH", f"{self.path}/documents/{self.ids[number]}", body)
-        assert changed["labels"] == sorted(set(labels))
+        document = await self.rig.ok("PATCH", f"{self.path}/documents/{self.ids[number]}", body)
+        assert document["labels"] == sorted(set(labels))
 
     async def settings(self, **settings: Any) -> None:
         as_operator(self.rig)
@@ -94,8 +94,8 @@ class Plant:
                     Use("find_in_document", {"document": self.target, "pattern": "pumpword"}),
                 )
             )
-        found = [part for block in last for part in block.get("content", ()) if part["type"] == "search_result"]
-        return Step((Say("The pumpword is that.", (Cite(0),) if found else ()),))
+        hits = [part for block in last for part in block.get("content", ()) if part["type"] == "search_result"]
+        return Step((Say("The pumpword is that.", (Cite(0),) if hits else ()),))
 
 
 @asynccontextmanager
@@ -127,12 +127,12 @@ async def turn_of(found: Plant, key: str, door: str, number: int, address: str) 
     part = {"type": "text", "text": QUESTION}
     texts = []
     if door.startswith("dialect ") or door == "socket":
-        made = (await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})).json()["id"]
+        conversation = (await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})).json()["id"]
         if door == "socket":
             async with socket_of(address, key) as client:
-                await client.ask("message", conversationId=made, content=QUESTION)
+                await client.ask("message", conversationId=conversation, content=QUESTION)
                 texts.append(str(await client.hear_turn()))
-        path = f"/api/conversations/{made}/messages?dialect={door.removeprefix('dialect ')}"
+        path = f"/api/conversations/{conversation}/messages?dialect={door.removeprefix('dialect ')}"
         body: Json = {"content": QUESTION}
     elif door in ("chat completions", "completion stream"):
         path, said = "/v1/chat/completions", [{"role": "user", "content": QUESTION}]
@@ -155,20 +155,20 @@ async def turn_of(found: Plant, key: str, door: str, number: int, address: str) 
     else:
         texts.append(await mcp_call(found, key, "ask", {"question": QUESTION}))
     if not texts:
-        sent = await found.ask(key, "POST", path, body)
-        assert sent.status_code == 200, sent.text
-        texts.append(sent.text)
-    (newest,) = (await found.ask(key, "GET", f"{conversations}&pageSize=1")).json()["items"]
-    path = f"/api/conversations/{newest['id']}"
-    retrievals = await found.ask(key, "GET", f"{found.path}/retrievals?conversationId={newest['id']}")
+        response = await found.ask(key, "POST", path, body)
+        assert response.status_code == 200, response.text
+        texts.append(response.text)
+    (latest,) = (await found.ask(key, "GET", f"{conversations}&pageSize=1")).json()["items"]
+    path = f"/api/conversations/{latest['id']}"
+    retrievals = await found.ask(key, "GET", f"{found.path}/retrievals?conversationId={latest['id']}")
     messages = (await found.ask(key, "GET", f"{path}/messages")).json()["items"]
     turn = messages[-1]["turnId"]
-    more = [f"{path}/messages", f"{path}/messages?format=html", f"{path}/tool-calls", path, f"{path}/branches"]
-    more += [f"{path}/export?format={form}" for form in ("markdown", "json", "html")]
-    more += [f"/api/turns/{turn}/events", f"/api/turns/{turn}", f"/api/turns/{turn}/stream?offset=-1"]
-    more += [f"/v1/responses/resp_{turn.removeprefix('turn_')}", conversations, f"{found.path}/memories/export"]
-    more += [f"{found.path}/retrievals/{line['retrievalId']}" for line in retrievals.json()["items"]]
-    return [*texts, retrievals.text, *[(await found.ask(key, "GET", each)).text for each in more]]
+    paths = [f"{path}/messages", f"{path}/messages?format=html", f"{path}/tool-calls", path, f"{path}/branches"]
+    paths += [f"{path}/export?format={form}" for form in ("markdown", "json", "html")]
+    paths += [f"/api/turns/{turn}/events", f"/api/turns/{turn}", f"/api/turns/{turn}/stream?offset=-1"]
+    paths += [f"/v1/responses/resp_{turn.removeprefix('turn_')}", conversations, f"{found.path}/memories/export"]
+    paths += [f"{found.path}/retrievals/{line['retrievalId']}" for line in retrievals.json()["items"]]
+    return [*texts, retrievals.text, *[(await found.ask(key, "GET", path)).text for path in paths]]
 
 
 async def mcp_call(found: Plant, key: str, tool: str, arguments: Json) -> str:
@@ -180,8 +180,8 @@ async def mcp_call(found: Plant, key: str, tool: str, arguments: Json) -> str:
         "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
     }
     path = f"/mcp/{found.domain}"
-    begun = await found.ask(key, "POST", path, begin, **MCP)
-    session = {"mcp-session-id": begun.headers["mcp-session-id"]} if "mcp-session-id" in begun.headers else {}
+    response = await found.ask(key, "POST", path, begin, **MCP)
+    session = {"mcp-session-id": response.headers["mcp-session-id"]} if "mcp-session-id" in response.headers else {}
     called = await found.ask(key, "POST", path, call, **MCP, **session)
     assert '"result"' in called.text, called.text
     await found.ask(key, "DELETE", path, **MCP, **session)  # a server has few open sessions
@@ -193,7 +193,7 @@ async def reads_of(found: Plant, key: str, number: int, chunks: Mapping[int, str
     document = f"{found.path}/documents/{found.ids[number]}"
     chunk = f"{found.path}/chunks/{chunks[number]}"
     paths = [document, f"{document}/file", f"{document}/chunks", f"{document}/pages/1", chunk, f"{chunk}/place"]
-    return [await found.ask(key, "GET", each) for each in paths]
+    return [await found.ask(key, "GET", path) for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,9 @@ async def test_no_endpoint_shows_a_document_to_a_reader_without_its_labels(tmp_p
     choice = random.Random(42)
     async with plant(tmp_path) as found, AsyncExitStack() as stack:
         chunks = {}
-        for number, each in enumerate(found.ids):
-            listed = await found.rig.ok("GET", f"{found.path}/documents/{each}/chunks")
-            chunks[number] = listed["items"][0]["chunkId"]
+        for number, document in enumerate(found.ids):
+            chunk_page = await found.rig.ok("GET", f"{found.path}/documents/{document}/chunks")
+            chunks[number] = chunk_page["items"][0]["chunkId"]
         readers = {
             await found.key(f"reader{number}", *groups): groups
             for number, groups in enumerate([(), GROUPS[:1], GROUPS[1:], GROUPS])
@@ -217,16 +217,16 @@ async def test_no_endpoint_shows_a_document_to_a_reader_without_its_labels(tmp_p
         address = await stack.enter_async_context(serving(found.rig.application.app))
         seen_hidden = seen_shown = 0
         for turn in range(rounds):
-            held = {group: choice.sample(LABELS, choice.randrange(3)) for group in choice.sample(GROUPS, 2)}
-            await found.settings(groupLabels=held)
-            given = {}
+            group_labels = {group: choice.sample(LABELS, choice.randrange(3)) for group in choice.sample(GROUPS, 2)}
+            await found.settings(groupLabels=group_labels)
+            labels = {}
             for number in range(found.count):
-                given[number] = set(choice.sample(LABELS, choice.choice((0, 1, 1, 2))))
-                await found.label(number, *given[number])
+                labels[number] = set(choice.sample(LABELS, choice.choice((0, 1, 1, 2))))
+                await found.label(number, *labels[number])
             key, groups = choice.choice(list(readers.items()))
-            own = {label for group in groups for label in held.get(group, ())}
-            hidden = [number for number in given if not given[number] <= own]
-            shown = [number for number in given if given[number] <= own]
+            own = {label for group in groups for label in group_labels.get(group, ())}
+            hidden = [number for number in labels if not labels[number] <= own]
+            shown = [number for number in labels if labels[number] <= own]
             number = choice.randrange(found.count)
             found.target = found.ids[number]
             before = len(found.model.requests)
@@ -234,18 +234,18 @@ async def test_no_endpoint_shows_a_document_to_a_reader_without_its_labels(tmp_p
             texts += [str(request) for request in found.model.requests[before:]]
             texts.append(await mcp_call(found, key, "search_documents", {"query": "pumpword", "top_k": 50}))
             texts.append(await mcp_call(found, key, "read_document", {"document": found.target}))
-            listed = await found.ask(key, "GET", f"{found.path}/documents")
-            texts.append(listed.text)
-            assert [each["id"] for each in listed.json()["items"]] == [found.ids[each] for each in shown]
+            chunk_page = await found.ask(key, "GET", f"{found.path}/documents")
+            texts.append(chunk_page.text)
+            assert [item["id"] for item in chunk_page.json()["items"]] == [found.ids[item] for item in shown]
             domain = (await found.ask(key, "GET", found.path)).json()
             assert domain["documentCount"] == len(shown)
             reads = await reads_of(found, key, number, chunks)
-            codes = [each.status_code for each in reads]
+            codes = [response.status_code for response in reads]
             assert codes == ([404] * 6 if number in hidden else [200, 200, 200, 415, 200, 200]), (codes, reads)
-            texts += [each.text for each in reads if number in hidden]
+            texts += [response.text for response in reads if number in hidden]
             for word in found.secrets(hidden):
-                assert not any(word in text for text in texts), (word, given, own)
-            assert all(any(word in text for text in texts) for word in found.secrets(shown)), (given, own)
+                assert not any(word in text for text in texts), (word, labels, own)
+            assert all(any(word in text for text in texts) for word in found.secrets(shown)), (labels, own)
             seen_hidden += len(hidden)
             seen_shown += len(shown)
         assert min(seen_hidden, seen_shown) > rounds / 2
@@ -264,15 +264,17 @@ async def test_a_label_given_while_a_turn_runs_counts_from_its_next_tool_call(tm
         search = Use("search_documents", {"query": "pumpword of the plant"})
         steps = iter([Step((search,)), Step((search,)), say("Done.")])
         found.answer = lambda request: next(steps)  # type: ignore[method-assign]
-        made = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
-        sent = await found.ask(key, "POST", f"/api/conversations/{made.json()['id']}/messages", {"content": "What?"})
-        events = events_of(sent.text)
+        created = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
+        response = await found.ask(
+            key, "POST", f"/api/conversations/{created.json()['id']}/messages", {"content": "What?"}
+        )
+        events = events_of(response.text)
         results = [event for event in events if event["type"] == "tool_result"]
         assert found.words_of(0) in results[0]["content"]
         assert "There are no documents that can be searched." in results[1]["content"]
         assert not any(word in results[1]["content"] for word in found.secrets([0]))
         # nor is the passage of an earlier search repeated to the model
-        first, second, third = (str(without_private(list(each.messages))) for each in found.model.requests)
+        first, second, third = (str(without_private(list(request.messages))) for request in found.model.requests)
         assert found.words_of(0) not in first
         assert found.words_of(0) in second
         assert not any(word in third for word in found.secrets([0]))
@@ -285,39 +287,41 @@ async def test_an_answer_keeps_its_text_and_loses_its_passages_with_the_label(tm
         await found.label(1, "board")
         key = await found.key("ann", "staff")
         found.target = found.ids[0]
-        made = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
-        path = f"/api/conversations/{made.json()['id']}"
-        sent = await found.ask(key, "POST", f"{path}/messages", {"content": "What?", "clientMessageId": "m1"})
-        turn = events_of(sent.text)[0]["turnId"]
+        created = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
+        path = f"/api/conversations/{created.json()['id']}"
+        response = await found.ask(key, "POST", f"{path}/messages", {"content": "What?", "clientMessageId": "m1"})
+        turn = events_of(response.text)[0]["turnId"]
         (_, answer) = (await found.ask(key, "GET", f"{path}/messages")).json()["items"]
         (reference,) = answer["references"]
         assert reference["documentName"].startswith(found.name_of(0))
         place = f"{found.path}/chunks/{reference['chunkId']}/place"
         assert (await found.ask(key, "GET", place)).status_code == 200
         calls = (await found.ask(key, "GET", f"{path}/tool-calls")).json()["items"]
-        retrieval = (await found.ask(key, "GET", f"{found.path}/retrievals?conversationId={made.json()['id']}")).json()
+        retrieval = (
+            await found.ask(key, "GET", f"{found.path}/retrievals?conversationId={created.json()['id']}")
+        ).json()
 
         await found.settings(groupLabels={})
         after = (await found.ask(key, "GET", f"{path}/messages")).json()["items"][1]
         assert after["content"] == answer["content"] == "The pumpword is that."
-        assert [each["number"] for each in after["references"]] == [1]
+        assert [reference["number"] for reference in after["references"]] == [1]
         assert (await found.ask(key, "GET", place)).status_code == 404
         paths = [f"{path}/messages", f"{path}/messages?format=html", f"{path}/messages/{answer['id']}"]
         paths += [f"{path}/tool-calls", f"/api/turns/{turn}", f"/api/turns/{turn}/children", f"{found.path}/retrievals"]
         paths += [f"/api/turns/{turn}/events", f"/api/turns/{turn}/stream?offset=-1", f"/v1/responses/resp_{turn[5:]}"]
         paths += [f"{found.path}/retrievals/{retrieval['items'][0]['retrievalId']}", path, f"{path}/branches"]
-        paths += [f"/v1/responses/resp_{turn[5:]}?stream=true", f"/api/conversation/{made.json()['id']}/messages"]
+        paths += [f"/v1/responses/resp_{turn[5:]}?stream=true", f"/api/conversation/{created.json()['id']}/messages"]
         for each in paths:
             text = (await found.ask(key, "GET", each)).text
             assert not any(word in text for word in found.secrets([0, 1])), each
         for each in (f"/api/turns/{turn}/events", f"/api/turns/{turn}/stream?offset=-1"):
             assert (await found.ask(key, "GET", each)).json()["error"]["code"] == "LOG_GONE"
-        again = await found.ask(key, "POST", f"{path}/messages", {"content": "What?", "clientMessageId": "m1"})
-        assert again.json()["error"]["code"] == "LOG_GONE"
+        repeated = await found.ask(key, "POST", f"{path}/messages", {"content": "What?", "clientMessageId": "m1"})
+        assert repeated.json()["error"]["code"] == "LOG_GONE"
         async with serving(found.rig.application.app) as address, socket_of(address, key) as client:
-            await client.ask("subscribe", conversationId=made.json()["id"], turnId=turn)
-            told = await client.hear()
-            assert told["type"] == "resync"
+            await client.ask("subscribe", conversationId=created.json()["id"], turnId=turn)
+            frame = await client.hear()
+            assert frame["type"] == "resync"
         for call in calls:
             if ref := call.get("ref"):
                 assert (await found.ask(key, "GET", f"/api/payloads/{ref}")).status_code == 404
@@ -330,7 +334,7 @@ async def test_an_answer_keeps_its_text_and_loses_its_passages_with_the_label(tm
         # with the label, everything is visible again
         await found.settings(groupLabels={"staff": ["hr files"]})
         assert (await found.ask(key, "GET", f"{path}/messages")).json()["items"][1] == answer
-        assert (await found.ask(key, "GET", f"/api/turns/{turn}/events")).text == sent.text
+        assert (await found.ask(key, "GET", f"/api/turns/{turn}/events")).text == response.text
 
 
 @asynccontextmanager
@@ -355,8 +359,8 @@ async def test_a_wait_names_no_document_that_its_reader_may_no_longer_see(tmp_pa
             ]
         )
         found.answer = lambda request: next(steps)  # type: ignore[method-assign]
-        made = (await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})).json()["id"]
-        path = f"/api/conversations/{made}/messages"
+        conversation = (await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})).json()["id"]
+        path = f"/api/conversations/{conversation}/messages"
         await found.ask(key, "POST", path, {"content": "Remember it."}, accept="application/json")
         with anyio.fail_after(60):
             while not (waits := (await found.ask(key, "GET", "/api/waits?state=open")).json()["items"]):
@@ -370,8 +374,8 @@ async def test_a_wait_names_no_document_that_its_reader_may_no_longer_see(tmp_pa
             text = (await found.ask(key, "GET", each)).text
             assert found.name_of(0) not in text, each
             assert "[removed]" in text
-        answered = await found.ask(key, "POST", paths[0], {"action": "decline"})
-        assert (answered.status_code, found.name_of(0) in answered.text) == (200, False)
+        response = await found.ask(key, "POST", paths[0], {"action": "decline"})
+        assert (response.status_code, found.name_of(0) in response.text) == (200, False)
         await found.settings(groupLabels={"staff": ["board"]})
         assert found.name_of(0) in (await found.ask(key, "GET", paths[0])).text
 
@@ -391,25 +395,25 @@ async def test_no_route_for_members_or_authors_names_a_hidden_document(tmp_path:
             "retrieval": searches["items"][0]["retrievalId"],
             "page": "1",
         }
-        walked = 0
+        checked = 0
         for role in ("member", "author"):
             key = await found.key(role, role=role)
             for route in found.rig.application.app.routes:
                 if not isinstance(route, Route):
                     continue
                 assert isinstance(route.endpoint, RouteEndpoint)
-                declared = route.endpoint.declared
+                declaration = route.endpoint.declared
                 names = [name for name in route.param_convertors if name not in ids]
-                if names or declared.rule.allow not in ("user", "member", "author"):
+                if names or declaration.rule.allow not in ("user", "member", "author"):
                     continue
-                path = declared.path.format(**ids)
-                body: Json | None = None if declared.method == "GET" else {}
-                response = await found.ask(key, declared.method, path, body)
-                walked += 1
-                assert not any(word in response.text for word in found.secrets([0])), (declared.method, path)
+                path = declaration.path.format(**ids)
+                body: Json | None = None if declaration.method == "GET" else {}
+                response = await found.ask(key, declaration.method, path, body)
+                checked += 1
+                assert not any(word in response.text for word in found.secrets([0])), (declaration.method, path)
                 if {"document", "chunk", "retrieval"} & route.param_convertors.keys():
-                    assert response.status_code == 404, (declared.method, path)
-        assert walked > 50
+                    assert response.status_code == 404, (declaration.method, path)
+        assert checked > 50
 
 
 async def test_folder_rules_label_files_below_them_and_follow_renames(tmp_path: Path) -> None:
@@ -422,13 +426,16 @@ async def test_folder_rules_label_files_below_them_and_follow_renames(tmp_path: 
         await found.rig.ok("POST", f"{found.path}/documents/rescan")
         await found.rig.taken_up(found.domain)
 
-        async def names(who: str) -> set[str]:
-            return {each["name"] for each in (await found.ask(who, "GET", f"{found.path}/documents")).json()["items"]}
+        async def names(reader_key: str) -> set[str]:
+            return {
+                document["name"]
+                for document in (await found.ask(reader_key, "GET", f"{found.path}/documents")).json()["items"]
+            }
 
-        both = {"pay.md", f"{found.name_of(0)}.md"}
-        assert (await names(key), await names(admin)) == ({f"{found.name_of(0)}.md"}, both)
-        listed = (await found.ask(admin, "GET", f"{found.path}/documents")).json()["items"]
-        assert {each["name"]: each["folderLabels"] for each in listed}["pay.md"] == ["hr files"]
+        all_names = {"pay.md", f"{found.name_of(0)}.md"}
+        assert (await names(key), await names(admin)) == ({f"{found.name_of(0)}.md"}, all_names)
+        documents = (await found.ask(admin, "GET", f"{found.path}/documents")).json()["items"]
+        assert {document["name"]: document["folderLabels"] for document in documents}["pay.md"] == ["hr files"]
         (folder / "HR" / "pay.md").rename(folder / "pay.md")
         (folder / f"{found.name_of(0)}.md").rename(folder / "x-Secret.md")
         await found.rig.ok("POST", f"{found.path}/documents/rescan")
@@ -445,8 +452,8 @@ async def test_uploads_add_labels_and_never_remove_any(tmp_path: Path) -> None:
         async def upload(name: str, text: bytes, **query: str) -> Json:
             as_operator(found.rig)
             path = f"{found.path}/documents"
-            made = await found.rig.ok("POST", path, params=query, files={"file": (name, text)})
-            return await found.rig.settled(found.domain, made["items"][0]["id"])
+            response = await found.rig.ok("POST", path, params=query, files={"file": (name, text)})
+            return await found.rig.settled(found.domain, response["items"][0]["id"])
 
         first = await upload("a.md", b"one text", label="board,legal")
         assert first["labels"] == ["board", "legal"]
@@ -459,10 +466,10 @@ async def test_uploads_add_labels_and_never_remove_any(tmp_path: Path) -> None:
         # both names have the same bytes now, which are one document with the labels of both
         assert (await upload("a.md", b"free text", replace="true"))["labels"] == ["board", "legal"]
         assert (await found.ask(key, "GET", f"{found.path}/documents")).json()["items"] == []
-        refused = await found.rig.refused("POST", f"{found.path}/documents?label=%20x", files={"file": ("f.md", b"f")})
-        assert refused[:2] == (422, "VALIDATION_ERROR")
+        refusal = await found.rig.refused("POST", f"{found.path}/documents?label=%20x", files={"file": ("f.md", b"f")})
+        assert refusal[:2] == (422, "VALIDATION_ERROR")
         audit = await found.rig.ok("GET", "/api/audit", params={"limit": "200"})
-        assert [each["details"]["labels"] for each in audit["items"] if each["action"] == "document.update"]
+        assert [row["details"]["labels"] for row in audit["items"] if row["action"] == "document.update"]
 
 
 async def test_a_revoked_key_and_a_change_of_groups_end_their_rights(tmp_path: Path) -> None:
@@ -472,14 +479,14 @@ async def test_a_revoked_key_and_a_change_of_groups_end_their_rights(tmp_path: P
         with_group, without = await found.key("ann", "staff"), await found.key("ann")
         document = f"{found.path}/documents/{found.ids[0]}"
         assert (await found.ask(with_group, "GET", document)).status_code == 200
-        missing = (await found.ask(without, "GET", document)).json()["error"]
-        other = (await found.ask(without, "GET", f"{found.path}/documents/doc_x")).json()["error"]
-        assert missing["message"].replace(found.ids[0], "doc_x") == other["message"]
+        refusal = (await found.ask(without, "GET", document)).json()["error"]
+        unknown_refusal = (await found.ask(without, "GET", f"{found.path}/documents/doc_x")).json()["error"]
+        assert refusal["message"].replace(found.ids[0], "doc_x") == unknown_refusal["message"]
         body: Json = {"domainId": found.domain, "contextDocumentIds": [found.ids[0]]}
         assert (await found.ask(without, "POST", "/api/conversations", body)).status_code == 404
         assert (await found.ask(with_group, "POST", "/api/conversations", body)).status_code == 201
         keys = (await found.rig.ok("GET", "/api/keys"))["items"]
-        assert sorted(tuple(each["groups"]) for each in keys) == [(), ("staff",)]
+        assert sorted(tuple(row["groups"]) for row in keys) == [(), ("staff",)]
         await found.settings(groupLabels={"Staff": ["board"], "staff ": ["board"]})
         assert (await found.ask(with_group, "GET", document)).status_code == 404
 
@@ -505,28 +512,33 @@ async def test_memories_of_a_labelled_document_are_hidden_from_readers_without_i
         found.answer = lambda request: next(steps)  # type: ignore[method-assign]
 
         async def turn(key: str) -> str:
-            made = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
-            sent = await found.ask(key, "POST", f"/api/conversations/{made.json()['id']}/messages", {"content": "Do"})
-            return sent.text
+            created = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
+            response = await found.ask(
+                key, "POST", f"/api/conversations/{created.json()['id']}/messages", {"content": "Do"}
+            )
+            return response.text
 
         async def memories(key: str) -> list[str]:
             path = f"{found.path}/memories"
-            listed = (await found.ask(key, "GET", path)).json()
-            assert listed["total"] == len(listed["items"])
+            page = (await found.ask(key, "GET", path)).json()
+            assert page["total"] == len(page["items"])
             texts = [
-                (await found.ask(key, "GET", f"{path}/{each}?role=assistant")).text for each in ("recall", "export")
+                (await found.ask(key, "GET", f"{path}/{operation}?role=assistant")).text
+                for operation in ("recall", "export")
             ]
             assert len({"Zebramemory" in text for text in texts}) == 1
-            return [each["content"] for each in listed["items"]]
+            return [memory["content"] for memory in page["items"]]
 
         assert "Saved 1 memory" in await turn(ann)
         assert (await memories(ann), await memories(bob)) == (["Zebramemory is kept"], [])
         (hidden,) = (await found.ask(ann, "GET", f"{found.path}/memories")).json()["items"]
         assert (await found.ask(bob, "DELETE", f"{found.path}/memories/{hidden['id']}")).status_code == 404
-        told = await turn(bob)
-        recalled = [each["content"] for each in events_of(told) if each["type"] == "tool_result"][:2]
+        stream = await turn(bob)
+        recalled = [event["content"] for event in events_of(stream) if event["type"] == "tool_result"][:2]
         assert recalled == ["This role has no memories yet."] * 2
-        assert "Saved 2 memories" in told  # the hidden memory with the same words does not count as a duplicate for bob
+        assert (
+            "Saved 2 memories" in stream
+        )  # the hidden memory with the same words does not count as a duplicate for bob
         assert sorted(await memories(bob)) == ["Bobs own fact", "Zebramemory is kept"]
         await found.label(0)
         assert len(await memories(bob)) == 3
@@ -540,19 +552,21 @@ async def test_a_bundle_carries_labels_that_apply_before_the_first_scan(tmp_path
         await found.rig.ok("PATCH", f"{found.path}/documents/{found.ids[0]}", dates)
         as_operator(found.rig)
         bundle = (await found.rig.http.get(f"{found.path}/bundle")).content
-        made = await found.rig.http.post("/api/bundles", content=bundle, headers={"content-type": "application/zip"})
-        assert made.status_code == 201, made.text
-        other = made.json()["domainId"]
-        await found.rig.taken_up(other)
-        listed = (await found.rig.ok("GET", f"/api/domains/{other}/documents"))["items"]
-        shown = {each["name"]: (each["labels"], each["folderLabels"]) for each in listed}
-        assert shown == {
+        response = await found.rig.http.post(
+            "/api/bundles", content=bundle, headers={"content-type": "application/zip"}
+        )
+        assert response.status_code == 201, response.text
+        imported_id = response.json()["domainId"]
+        await found.rig.taken_up(imported_id)
+        documents = (await found.rig.ok("GET", f"/api/domains/{imported_id}/documents"))["items"]
+        labels = {each["name"]: (each["labels"], each["folderLabels"]) for each in documents}
+        assert labels == {
             f"{found.name_of(0)}.md": (["board", "legal"], []),
             f"{found.name_of(1)}.md": ([], ["hr files"]),
         }
-        (first,) = [each for each in listed if each["labels"]]
-        assert (first["date"], first["reviewBy"]) == ("2020-02-29", "2021-01-01")
-        assert (await found.rig.http.get(f"/api/domains/{other}/bundle")).content == bundle
+        (labelled,) = [document for document in documents if document["labels"]]
+        assert (labelled["date"], labelled["reviewBy"]) == ("2020-02-29", "2021-01-01")
+        assert (await found.rig.http.get(f"/api/domains/{imported_id}/bundle")).content == bundle
         # import over a domain that has the documents and other rules
         await found.settings()
         await found.label(0)
@@ -572,27 +586,27 @@ async def test_runs_of_the_evaluation_see_labelled_documents(tmp_path: Path) -> 
         for tier in ("retrieval", "answers"):
             run = await found.rig.ok("POST", f"{found.path}/evaluation/runs", {"tier": tier})
             path = f"{found.path}/evaluation/runs/{run['id']}"
-            done = await found.rig._until(path, lambda state: state["state"] not in ("queued", "running"))
-            assert done["state"] == "done", done
+            ended_run = await found.rig._until(path, lambda state: state["state"] not in ("queued", "running"))
+            assert ended_run["state"] == "done", ended_run
             (result,) = (await found.rig.ok("GET", f"{path}/results"))["items"]
             assert result["outcome"] == "passed", result
 
 
 async def test_the_groups_of_a_provider_give_labels_until_a_token_lacks_them(tmp_path: Path) -> None:
-    odd = 'Alle "Mitarbeiter" *\\ ☃'
+    odd_group = 'Alle "Mitarbeiter" *\\ ☃'
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, domain):
         document = await rig.upload(domain, "plan.md", b"# Plan\n\nzebraplan")
         path = f"/api/domains/{domain}/documents/{document['id']}"
         await rig.ok("PATCH", path, {"labels": ["board"]})
-        groups = {odd: ["board"], "*": ["legal"], "x": []}
+        groups = {odd_group: ["board"], "*": ["legal"], "x": []}
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"groupLabels": groups}})
 
         async def status(*groups: object) -> int:
             token = issuer.sign(issuer.claims(groups=["legal", *groups]))
             return (await rig.http.get(path, headers=bearer(token))).status_code
 
-        assert [await status(), await status(odd), await status(odd.lower(), "*", 7, "")] == [404, 200, 404]
-        assert [await status(odd, "\0", "x" * 600), await status("\0" + odd)] == [200, 404]
+        assert [await status(), await status(odd_group), await status(odd_group.lower(), "*", 7, "")] == [404, 200, 404]
+        assert [await status(odd_group, "\0", "x" * 600), await status("\0" + odd_group)] == [200, 404]
 
 
 async def test_exports_and_shared_links_hide_documents_by_label(tmp_path: Path) -> None:
@@ -601,16 +615,16 @@ async def test_exports_and_shared_links_hide_documents_by_label(tmp_path: Path) 
         await found.settings(groupLabels={"board": ["board"]})
         await found.label(0, "board")
         found.target = found.ids[0]
-        made = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
-        path = f"/api/conversations/{made.json()['id']}"
+        created = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
+        path = f"/api/conversations/{created.json()['id']}"
         await found.ask(key, "POST", f"{path}/messages", {"content": "What is the pumpword?"})
         shared = (await found.ask(key, "POST", f"{path}/share")).json()["path"]
         exports = [f"{path}/export?format={form}" for form in ("markdown", "json", "html")]
-        for reader, pages, shown in ((key, [*exports, shared], True), (other, [shared], False)):
+        for reader, pages, visible in ((key, [*exports, shared], True), (other, [shared], False)):
             for page in pages:
                 text = (await found.ask(reader, "GET", page)).text
                 assert "pumpword" in text
-                assert [word in text for word in found.secrets([0])] == [shown, shown], page
+                assert [word in text for word in found.secrets([0])] == [visible, visible], page
         await found.settings(groupLabels={})
         for page in [*exports, shared]:
             text = (await found.ask(key, "GET", page)).text

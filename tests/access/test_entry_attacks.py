@@ -111,11 +111,11 @@ async def test_each_hostile_entry_is_refused_and_audited_once(tmp_path: Path, ki
 @pytest.mark.attack(kind="spawning")
 async def test_a_member_and_an_admin_of_another_domain_save_and_test_nothing(tmp_path: Path) -> None:
     async with admin(tmp_path) as mallory:
-        other = await mallory.rig.domain()
+        other_domain = await mallory.rig.domain()
         member = await make_key(mallory.rig, "max", "member", mallory.domain)
         await mallory.told()
         before = await mallory.state()
-        for key, path, expected in ((member, mallory.path, 403), (mallory.key, f"/api/domains/{other}", 404)):
+        for key, path, expected in ((member, mallory.path, 403), (mallory.key, f"/api/domains/{other_domain}", 404)):
             for method, place, body in (
                 ("PUT", path, {"settings": {"mcpServers": {"x": MEMORY}}}),
                 ("PATCH", path, {"settings": {"toolPolicy": {"*": "allow"}}}),
@@ -135,7 +135,7 @@ async def test_no_spelling_of_a_local_address_is_connected_to(tmp_path: Path) ->
     """Entries that may be saved: the target of a name is only known when it is connected to."""
     async with admin(tmp_path) as mallory, knocked() as (port, knocks):
         before = await mallory.state()
-        hosts = [*SPELLINGS, *(f"[{each}]" if ":" in each else each for each in PRIVATE[::3])]
+        hosts = [*SPELLINGS, *(f"[{address}]" if ":" in address else address for address in PRIVATE[::3])]
         urls = [f"https://{host}:{port}/mcp" for host in hosts]
         for start in range(0, len(urls), TOGETHER):
             entries = {f"x{number}": url for number, url in enumerate(urls[start : start + TOGETHER])}
@@ -154,12 +154,12 @@ TOGETHER = 20
 
 
 async def refused_at_its_start(mallory: Admin, name: str, url: str) -> None:
-    shown = (await mallory.test({name: {"url": url}})).json()
-    if "error" in shown:
-        assert shown["error"]["code"] == "VALIDATION_ERROR", url
+    report = (await mallory.test({name: {"url": url}})).json()
+    if "error" in report:
+        assert report["error"]["code"] == "VALIDATION_ERROR", url
     else:
-        assert shown["items"][0]["state"] in ("failed", "degraded"), url
-        assert shown["items"][0]["tools"] == []
+        assert report["items"][0]["state"] in ("failed", "degraded"), url
+        assert report["items"][0]["tools"] == []
 
 
 @pytest.mark.attack(kind="spawning")
@@ -173,15 +173,15 @@ async def test_a_program_swapped_after_its_approval_is_reported_at_each_start(tm
         line = [PYTHON, "-I", "-S", str(program), "--heartbeat"]
         assert policy.packages is not None
         await policy.catalogue.allow(line, ExtraRights(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
-        saved = await mallory.save({"x": {"command": line[0], "args": line[1:]}})
-        assert saved.is_success, saved.text
+        response = await mallory.save({"x": {"command": line[0], "args": line[1:]}})
+        assert response.is_success, response.text
         assert (await restarted(mallory))["state"] == "ready"
         await until(lambda: beats(policy.homes) > 2)
         await mallory.told()
         program.write_text(program.read_text() + "\n")
-        shown = await restarted(mallory)
-        assert shown["state"] == "failed"
-        assert "is not the file that was allowed" in shown["reason"]
+        status = await restarted(mallory)
+        assert status["state"] == "failed"
+        assert "is not the file that was allowed" in status["reason"]
         await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
         assert marked(policy.marker) == []
         await still(policy.homes)
@@ -199,8 +199,8 @@ async def test_a_folder_swapped_for_a_link_after_saving_is_reported_at_the_start
         await policy.catalogue.allow(line, ExtraRights(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
         folder = mallory.rig.settings.workspaces / mallory.domain / "files" / "notes"
         folder.mkdir()
-        saved = await mallory.save({"x": {"command": line[0], "args": [*line[1:-1], "notes"]}})
-        assert saved.is_success, saved.text
+        response = await mallory.save({"x": {"command": line[0], "args": [*line[1:-1], "notes"]}})
+        assert response.is_success, response.text
         folder.rmdir()
         folder.symlink_to("/etc")
         await mallory.told()
@@ -212,20 +212,20 @@ async def test_a_folder_swapped_for_a_link_after_saving_is_reported_at_the_start
 @pytest.mark.attack(kind="network")
 @pytest.mark.parametrize("status", [301, 307])
 async def test_a_redirect_to_another_host_is_reported_and_not_followed(tmp_path: Path, status: int) -> None:
-    async with knocked() as (elsewhere, knocks):
+    async with knocked() as (port, knocks):
 
         async def redirecting(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
-                location = f"http://127.0.0.1:{elsewhere}/mcp".encode()
+                location = f"http://127.0.0.1:{port}/mcp".encode()
                 await send({"type": "http.response.start", "status": status, "headers": [(b"location", location)]})
                 await send({"type": "http.response.body", "body": b""})
 
         async with serve(redirecting) as base:
-            listed = f"{base.removeprefix('http://')}, 127.0.0.1:{elsewhere}"
-            async with admin(tmp_path, mcp_hosts=listed) as mallory:
+            hosts = f"{base.removeprefix('http://')}, 127.0.0.1:{port}"
+            async with admin(tmp_path, mcp_hosts=hosts) as mallory:
                 before = await mallory.state()
-                shown = (await mallory.test({"x": {"url": f"{base}/mcp", "headers": {"A": CANARY}}})).json()
-                assert shown["items"][0]["tools"] == []
+                report = (await mallory.test({"x": {"url": f"{base}/mcp", "headers": {"A": CANARY}}})).json()
+                assert report["items"][0]["tools"] == []
                 rows = [row for row in await mallory.told() if row.outcome == "refused"]
                 assert {(row.actor, row.action, row.details["path"]) for row in rows} == {
                     ("mallory", "mcp.start", "mcpServers.x.url")
@@ -238,10 +238,10 @@ async def test_a_redirect_to_another_host_is_reported_and_not_followed(tmp_path:
 @pytest.mark.attack(kind="network")
 async def test_no_mcp_server_gets_our_keys(tmp_path: Path) -> None:
     app = build().streamable_http_app()
-    seen: list[tuple[bytes, bytes]] = []
+    headers: list[tuple[bytes, bytes]] = []
 
     async def recording(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.extend(scope.get("headers", ()))
+        headers.extend(scope.get("headers", ()))
         await app(scope, receive, send)
 
     steps = (use("web__echo", text="hello"), say("Done."))
@@ -251,29 +251,29 @@ async def test_no_mcp_server_gets_our_keys(tmp_path: Path) -> None:
         assert (await restarted(mallory, "web"))["state"] == "ready"
         events = await talk(mallory)
         assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
-        assert (b"authorization", b"Bearer theirs") in seen
-        sent = b" ".join(value for _, value in seen)
+        assert (b"authorization", b"Bearer theirs") in headers
+        values = b" ".join(value for _, value in headers)
         for own in (mallory.key, mallory.rig.application.access.local_key):
-            assert own.encode() not in sent
-        assert not {b"cookie", b"origin", b"proxy-authorization"} & {name for name, _ in seen}
+            assert own.encode() not in values
+        assert not {b"cookie", b"origin", b"proxy-authorization"} & {name for name, _ in headers}
 
 
 async def restarted(mallory: Admin, name: str = "x") -> Json:
     response = await mallory.ask("POST", f"{mallory.path}/mcp-servers/{name}/restart")
     assert response.is_success, response.text
-    shown: Json = response.json()
-    return shown
+    status: Json = response.json()
+    return status
 
 
 async def talk(mallory: Admin) -> list[Json]:
     """Send a message as mallory and return the events of its turn."""
-    made = (await mallory.ask("POST", "/api/conversations", {"domainId": mallory.domain})).json()
-    answer = await mallory.ask("POST", f"/api/conversations/{made['id']}/messages", {"content": "Hi"})
+    conversation = (await mallory.ask("POST", "/api/conversations", {"domainId": mallory.domain})).json()
+    answer = await mallory.ask("POST", f"/api/conversations/{conversation['id']}/messages", {"content": "Hi"})
     return events_of(answer.text)
 
 
 async def refused_start(mallory: Admin, code: str, place: str) -> None:
     """Assert that the last starts of ``x``, and nothing else, were audited as refused. Equal ones are counted."""
     rows = [row for row in await mallory.told() if row.outcome == "refused"]
-    told = {(row.actor, row.action, row.target, row.details["code"], row.details["path"]) for row in rows}
-    assert told == {("mallory", "mcp.start", f"{mallory.domain}/x", code, place)}
+    refusals = {(row.actor, row.action, row.target, row.details["code"], row.details["path"]) for row in rows}
+    assert refusals == {("mallory", "mcp.start", f"{mallory.domain}/x", code, place)}

@@ -83,11 +83,11 @@ def changing() -> Iterator[Declaration]:
     for module in MODULES:
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == module.__name__:
-                yield from (each for each in declarations_of(kind) if each.method != "GET")
+                yield from (declaration for declaration in declarations_of(kind) if declaration.method != "GET")
 
 
 def test_every_changing_route_is_audited() -> None:
-    silent = {f"{each.method} {each.path}" for each in changing() if not each.rule.audited}
+    silent = {f"{declaration.method} {declaration.path}" for declaration in changing() if not declaration.rule.audited}
     assert silent <= set(NOT_AUDITED)
 
 
@@ -100,8 +100,8 @@ async def test_changes_by_a_model_are_audited_for_its_user(tmp_path: Path, name:
     arguments, action, target = CALLS[name]
     async with Rig(tmp_path, Step((Use(name, arguments),)), say("Done.")) as rig:
         domain = await rig.domain(primaryRoleId="nuwa", toolPolicy={name: "allow"})
-        kept = {"id": "1_a", "content": "Oolong", "cues": ["a", "b"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
-        await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=nuwa", {"engrams": [kept]})
+        engram = {"id": "1_a", "content": "Oolong", "cues": ["a", "b"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
+        await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=nuwa", {"engrams": [engram]})
         events = await rig.say(await rig.conversation(domain), "Do it")
         (status,) = [event["status"] for event in events if event["type"] == "tool_result"]
         assert status == "ok"

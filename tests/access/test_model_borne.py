@@ -48,8 +48,8 @@ def texts(value: Any) -> Iterator[str]:
 
 def obey(request: ModelRequest) -> Step:
     """Obey the last instruction anywhere in the request."""
-    read = " ".join([*texts(request.system), *texts(request.tools), *texts(request.messages)])
-    orders = re.findall(r"please call ([A-Za-z0-9_]+) now", read)
+    prompt_text = " ".join([*texts(request.system), *texts(request.tools), *texts(request.messages)])
+    orders = re.findall(r"please call ([A-Za-z0-9_]+) now", prompt_text)
     assert orders, "the order did not reach the model"
     return Step((Use(orders[-1], ARGUMENTS.get(orders[-1], {})),))
 
@@ -90,12 +90,14 @@ class Scene:
     async def ask(self, content: str = "Hi") -> list[Json]:
         """Send ann's message and return the events of its turn."""
         http, headers = self.mallory.rig.http, bearer(self.ann)
-        made = (await http.post("/api/conversations", json={"domainId": self.mallory.domain}, headers=headers)).json()
-        path = f"/api/conversations/{made['id']}/messages"
-        async with anyio.create_task_group() as reading:
-            reading.start_soon(self.decline_all)
+        conversation = (
+            await http.post("/api/conversations", json={"domainId": self.mallory.domain}, headers=headers)
+        ).json()
+        path = f"/api/conversations/{conversation['id']}/messages"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.decline_all)
             events = events_of((await http.post(path, json={"content": content}, headers=headers)).text)
-            reading.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
         return events
 
     async def decline_all(self) -> None:
@@ -117,9 +119,9 @@ class Scene:
     async def denied(self, events: list[Json], name: str, because: str) -> AuditRecord:
         """Assert that the last call of a turn was denied and audited once, and that the turn was completed."""
         results = [event for event in events if event["type"] == "tool_result"]
-        asked = [event for event in events if event["type"] == "input_required"]
-        if asked:  # a person was asked, and saw the possible origin of the instruction
-            assert asked[-1]["sources"]
+        questions = [event for event in events if event["type"] == "input_required"]
+        if questions:  # a person was asked, and saw the possible origin of the instruction
+            assert questions[-1]["sources"]
             because = "declined"
         assert (results[-1]["toolName"], results[-1]["status"]) == (name, "denied"), results[-1]["content"]
         assert events[-1]["type"] == "done"
@@ -236,18 +238,18 @@ PLACES: dict[str, tuple[Place, Step | None]] = {
         pytest.param(
             *(place, target),
             marks=[]
-            if number % len(TARGETS) == at
+            if number % len(TARGETS) == index
             else pytest.mark.nightly("each place and each target run every time"),
         )
         for number, place in enumerate(PLACES)
-        for at, target in enumerate(TARGETS)
+        for index, target in enumerate(TARGETS)
     ],
 )
 async def test_an_injected_order_in_a_document_has_no_effect(tmp_path: Path, place: str, target: str) -> None:
-    put, first = PLACES[place]
+    plant_order, first = PLACES[place]
     steps = (*([first] if first else []), obey, say("Done."))
     async with scene(tmp_path, *steps) as found:
-        await put(found, ORDER.format(target))
+        await plant_order(found, ORDER.format(target))
         await found.mallory.told()
         await found.denied(await found.ask(), target, "toolPolicy")
 
@@ -285,8 +287,8 @@ async def test_a_server_with_our_tool_names_gets_no_call_meant_for_ours(tmp_path
 
 
 async def test_a_tool_whose_description_changed_is_denied_and_no_model_reads_the_new_one(tmp_path: Path) -> None:
-    again = use("web__lookup", query="x")
-    async with scene(tmp_path, again, say("Fine."), again, say("Done.")) as found:
+    lookup = use("web__lookup", query="x")
+    async with scene(tmp_path, lookup, say("Fine."), lookup, say("Done.")) as found:
         await found.allow(**{"web__*": "allow"})
         first = await found.ask()
         assert [event["status"] for event in first if event["type"] == "tool_result"] == ["ok"]
@@ -308,26 +310,26 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize(
-    ("how", "where"),
+    ("encoding", "position"),
     [
         pytest.param(
-            *(how, where),
+            *(encoding, where),
             marks=[]
-            if how == "as it is" or where == "value"
+            if encoding == "as it is" or where == "value"
             else pytest.mark.nightly("each runs with another one every time"),
         )
-        for how in ENCODINGS
+        for encoding in ENCODINGS
         for where in ("value", "name", "inside", "broken")
     ],
 )
-async def test_a_secret_is_not_sent_in_arguments_under_any_policy(tmp_path: Path, how: str, where: str) -> None:
-    text = ENCODINGS[how](SECRET)
+async def test_a_secret_is_not_sent_in_arguments_under_any_policy(tmp_path: Path, encoding: str, position: str) -> None:
+    text = ENCODINGS[encoding](SECRET)
     call = {
         "value": Use("web__send", {"text": text}),
         "name": Use("web__send", {"text": "x", text: 1}),
         "inside": Use("web__send", {"text": "x", "more": [{"deep": [text]}]}),
         "broken": Use("web__send", raw=f'{{"text": "{text}'),
-    }[where]
+    }[position]
     async with scene(tmp_path, Step((call,)), say("Done.")) as found:
         await found.allow(**{"web__*": "allow"})
         await found.mallory.ask("PUT", f"{found.mallory.path}/secrets/KEY", {"value": SECRET})

@@ -54,8 +54,8 @@ async def rig_with(folder: Path, issuer: str, **settings: Any) -> AsyncIterator[
     """Run a server with sign-in at an issuer, and a domain that the group ``legal`` may use."""
     file = folder / "grants.toml"
     file.write_text(MAPPING.format(domain="nowhere"))
-    given = {"oidc_issuer": issuer, "oidc_client_id": CLIENT, "oidc_grants": file, **settings}
-    async with Rig(folder, **given) as rig:
+    options = {"oidc_issuer": issuer, "oidc_client_id": CLIENT, "oidc_grants": file, **settings}
+    async with Rig(folder, **options) as rig:
         as_operator(rig)
         domain = await rig.domain()
         file.write_text(MAPPING.format(domain=domain))
@@ -71,9 +71,9 @@ async def begin(page: Page, path: str = "/") -> dict[str, str]:
 
 async def come_back(page: Page, issuer: Issuer, **claims: Any) -> httpx2.Response:
     """Sign in as ann at an issuer that the test controls."""
-    asked = await begin(page)
-    issuer.answer = issuer.sign(issuer.claims(**{"nonce": asked["nonce"], **claims}))
-    return await page.ask("GET", f"/api/auth/oidc/callback?state={asked['state']}&code=c")
+    parameters = await begin(page)
+    issuer.answer = issuer.sign(issuer.claims(**{"nonce": parameters["nonce"], **claims}))
+    return await page.ask("GET", f"/api/auth/oidc/callback?state={parameters['state']}&code=c")
 
 
 async def shown(rig: Rig, token: str) -> tuple[int, Json]:
@@ -98,52 +98,58 @@ async def test_people_sign_in_with_a_real_provider_and_out_again(tmp_path: Path)
             def sign_in_there() -> str:
                 return str(httpx2.post(go, data={"sub": "a-1"}).headers["location"])
 
-            back = urlsplit(await anyio.to_thread.run_sync(sign_in_there))
-            finished = await page.ask("GET", f"{back.path}?{back.query}")
+            location = urlsplit(await anyio.to_thread.run_sync(sign_in_there))
+            finished = await page.ask("GET", f"{location.path}?{location.query}")
             assert finished.status_code == 200, finished.text
             assert 'url=/chat?x=1"' in finished.text
             assert "SameSite=Strict" in next(
-                each for each in finished.headers.get_list("set-cookie") if each.startswith("agentic-rag=")
+                header for header in finished.headers.get_list("set-cookie") if header.startswith("agentic-rag=")
             )
             assert list(page.jar) == ["agentic-rag"]
-            found = (await page.send("GET", "/api/domains"))[1]["items"]
-            assert [each["id"] for each in found] == [domain]
+            domains = (await page.send("GET", "/api/domains"))[1]["items"]
+            assert [domain["id"] for domain in domains] == [domain]
             as_operator(rig)
             user = await rig.ok("GET", "/api/users/ann")
             assert (user["origin"], user["displayName"], user["grants"]) == ("oidc", "Ann Example", {domain: "member"})
-            assert (await page.ask("GET", f"{back.path}?{back.query}")).status_code == 401  # a state is valid once
-            away = (await page.send("POST", "/api/auth/sign-out", **PROOF))[1]["logoutUrl"]
-            assert away.startswith(f"{url}/oauth2/end_session?client_id=rag")
+            assert (
+                await page.ask("GET", f"{location.path}?{location.query}")
+            ).status_code == 401  # a state is valid once
+            logout_url = (await page.send("POST", "/api/auth/sign-out", **PROOF))[1]["logoutUrl"]
+            assert logout_url.startswith(f"{url}/oauth2/end_session?client_id=rag")
             assert (await page.send("GET", "/api/domains"))[0] == 401
-            told = [row["action"] for row in await audited(rig, actor="ann", outcome="done")]
-            assert told == ["login.end", "login.begin", "user.provided"]
+            actions = [row["action"] for row in await audited(rig, actor="ann", outcome="done")]
+            assert actions == ["login.end", "login.begin", "user.provided"]
 
 
 async def test_the_code_is_bound_to_this_sign_in_by_pkce_and_to_this_browser_by_a_cookie(tmp_path: Path) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
-        page, other = Page(rig), Page(rig)
-        asked = await begin(page)
-        assert (asked["response_type"], asked["client_id"], asked["code_challenge_method"]) == ("code", CLIENT, "S256")
-        assert asked["redirect_uri"] == "http://127.0.0.1/api/auth/oidc/callback"
-        issuer.answer = issuer.sign(issuer.claims(nonce=asked["nonce"]))
-        path = f"/api/auth/oidc/callback?state={asked['state']}&code=c"
-        await begin(other)
-        for stranger in (other, Page(rig)):
-            assert (await stranger.ask("GET", path)).status_code == 401
+        page, other_page = Page(rig), Page(rig)
+        parameters = await begin(page)
+        assert (parameters["response_type"], parameters["client_id"], parameters["code_challenge_method"]) == (
+            "code",
+            CLIENT,
+            "S256",
+        )
+        assert parameters["redirect_uri"] == "http://127.0.0.1/api/auth/oidc/callback"
+        issuer.answer = issuer.sign(issuer.claims(nonce=parameters["nonce"]))
+        path = f"/api/auth/oidc/callback?state={parameters['state']}&code=c"
+        await begin(other_page)
+        for wrong_page in (other_page, Page(rig)):
+            assert (await wrong_page.ask("GET", path)).status_code == 401
         assert (await page.ask("GET", "/api/auth/oidc/callback?state=guess&code=c")).status_code == 401
         assert "/token" not in issuer.asked
         assert (await page.ask("GET", path + "&iss=http://evil.example")).status_code == 401
         assert "/token" not in issuer.asked
         assert (await come_back(page, issuer)).status_code == 200
         verifier = issuer.form["code_verifier"]
-        again = await begin(Page(rig))
+        second_parameters = await begin(Page(rig))
         digest = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-        assert (len(verifier) >= 43, digest != again["code_challenge"]) == (True, True)
+        assert (len(verifier) >= 43, digest != second_parameters["code_challenge"]) == (True, True)
         assert issuer.form["client_id"] == CLIENT
 
 
 @pytest.mark.parametrize(
-    ("claims", "said"),
+    ("claims", "message"),
     [
         ({"aud": "another"}, "another audience"),
         ({"aud": None}, "another audience"),
@@ -163,24 +169,31 @@ async def test_the_code_is_bound_to_this_sign_in_by_pkce_and_to_this_browser_by_
         ({"sub": 7}, "whose it is"),
     ],
 )
-def test_a_token_with_another_audience_or_expired_is_refused(claims: Claims, said: str) -> None:
+def test_a_token_with_another_audience_or_expired_is_refused(claims: Claims, message: str) -> None:
     now = 1_800_000_000.0
-    good = {"iss": "https://login.example", "sub": "a-1", "aud": CLIENT, "exp": now + 60, "iat": now, "nonce": "n"}
+    valid_claims = {
+        "iss": "https://login.example",
+        "sub": "a-1",
+        "aud": CLIENT,
+        "exp": now + 60,
+        "iat": now,
+        "nonce": "n",
+    }
     expected = Expected("https://login.example", CLIENT, frozenset({CLIENT}), "n")
-    check_claims(good, expected, now)
-    with pytest.raises(Unauthenticated, match=said):
-        check_claims({**good, **claims}, expected, now)
+    check_claims(valid_claims, expected, now)
+    with pytest.raises(Unauthenticated, match=message):
+        check_claims({**valid_claims, **claims}, expected, now)
 
 
 @pytest.mark.parametrize(
-    ("claims", "said"), [({"aud": "another"}, "another audience"), ({"nonce": "x"}, "another sign-in")]
+    ("claims", "message"), [({"aud": "another"}, "another audience"), ({"nonce": "x"}, "another sign-in")]
 )
-async def test_a_sign_in_is_ended_only_by_its_own_token(tmp_path: Path, claims: Claims, said: str) -> None:
+async def test_a_sign_in_is_ended_only_by_its_own_token(tmp_path: Path, claims: Claims, message: str) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
         page = Page(rig)
-        refused = await come_back(page, issuer, **claims)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "UNAUTHENTICATED")
-        assert said in refused.json()["error"]["message"]
+        response = await come_back(page, issuer, **claims)
+        assert (response.status_code, response.json()["error"]["code"]) == (401, "UNAUTHENTICATED")
+        assert message in response.json()["error"]["message"]
         assert "agentic-rag" not in page.jar
         assert (await rig.ok("GET", "/api/users"))["items"] == []
 
@@ -188,22 +201,22 @@ async def test_a_sign_in_is_ended_only_by_its_own_token(tmp_path: Path, claims: 
 async def test_an_api_client_sends_a_token_and_invalid_tokens_are_refused(tmp_path: Path) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url, oidc_clients="cli") as (rig, domain):
         status, found = await shown(rig, issuer.sign(issuer.claims()))
-        assert (status, [each["id"] for each in found["items"]]) == (200, [domain])
+        assert (status, [domain["id"] for domain in found["items"]]) == (200, [domain])
         assert (await shown(rig, issuer.sign(issuer.claims(azp="cli"), typ="at+jwt")))[0] == 200
-        stranger = RSAKey.generate_key(2048, {"kid": "first"})
-        good = issuer.claims()
-        signed = issuer.sign(good)
-        head, body, signature = signed.split(".")
+        foreign_key = RSAKey.generate_key(2048, {"kid": "first"})
+        valid_claims = issuer.claims()
+        valid_token = issuer.sign(valid_claims)
+        head, body, signature = valid_token.split(".")
         other_body = issuer.sign(issuer.claims(groups=["operators"])).split(".")[1]
         for token in (
-            issuer.unsigned(good),
-            issuer.unsigned(good, "None"),
-            issuer.unsigned(good, "RS256"),
+            issuer.unsigned(valid_claims),
+            issuer.unsigned(valid_claims, "None"),
+            issuer.unsigned(valid_claims, "RS256"),
             f"{head}.{body}.",
             f"{head}.{other_body}.{signature}",
-            issuer.confused(good),
-            issuer.sign(good, stranger),
-            issuer.sign(good, typ="logout+jwt"),
+            issuer.confused(valid_claims),
+            issuer.sign(valid_claims, foreign_key),
+            issuer.sign(valid_claims, typ="logout+jwt"),
             issuer.sign(issuer.claims(azp="another")),
             issuer.sign(issuer.claims(aud="another")),
             issuer.sign(issuer.claims(iss=issuer.url + "/")),
@@ -219,9 +232,9 @@ async def test_an_api_client_sends_a_token_and_invalid_tokens_are_refused(tmp_pa
 
 async def test_a_new_signing_key_is_fetched_once_and_a_withdrawn_one_is_refused(tmp_path: Path) -> None:
     async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
-        unknown = RSAKey.generate_key(2048, {"kid": "unknown"})
+        unknown_key = RSAKey.generate_key(2048, {"kid": "unknown"})
         for _ in range(3):
-            assert (await shown(rig, issuer.sign(issuer.claims(), unknown)))[0] == 401
+            assert (await shown(rig, issuer.sign(issuer.claims(), unknown_key)))[0] == 401
         assert issuer.asked.count("/keys") == 1  # invented key names cause no request to the provider
         assert (await shown(rig, issuer.sign(issuer.claims())))[0] == 200
         assert issuer.asked.count("/keys") == 1
@@ -242,9 +255,9 @@ async def test_groups_decide_and_are_read_again_each_time(tmp_path: Path) -> Non
         as_operator(rig)
         assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {domain: "author"}
         ticket = (await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"]
-        async with socket(address, "agentic-rag.native", ticket) as opened:
+        async with socket(address, "agentic-rag.native", ticket) as client:
             assert (await shown(rig, issuer.sign(issuer.claims(groups=["legal"]))))[0] == 200
-            assert await opened.close_code() == 1008  # the open session had more rights
+            assert await client.close_code() == 1008  # the open session had more rights
         assert (await page.send("GET", "/api/domains"))[0] == 401
         assert (await shown(rig, issuer.sign(issuer.claims(groups=["choir"]))))[0] == 403
         assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {}
@@ -260,18 +273,18 @@ async def test_groups_decide_and_are_read_again_each_time(tmp_path: Path) -> Non
 async def test_a_provider_that_hangs_delays_only_tokens_whose_key_is_not_cached() -> None:
     now = 0.0
     async with issuing() as issuer, aclosing(OidcProvider(ProviderClient(issuer.url, CLIENT), lambda: now)) as provider:
-        known = issuer.sign(issuer.claims())
-        unknown = issuer.sign(issuer.claims(), issuer.second, "ES256")
+        known_token = issuer.sign(issuer.claims())
+        unknown_token = issuer.sign(issuer.claims(), issuer.second, "ES256")
         expected = provider.client.expectations()
-        assert (await provider.read(known, expected))["sub"] == "a-1"
+        assert (await provider.read(known_token, expected))["sub"] == "a-1"
         now += 11
-        refused: list[type[Exception]] = []
+        errors: list[type[Exception]] = []
 
         async def show_unknown() -> None:
             try:
-                await provider.read(unknown, expected)
+                await provider.read(unknown_token, expected)
             except (ProviderUnavailable, Unauthenticated) as exc:
-                refused.append(type(exc))
+                errors.append(type(exc))
 
         issuer.hang, issuer.status = anyio.Event(), 500
         async with anyio.create_task_group() as strangers:
@@ -280,17 +293,17 @@ async def test_a_provider_that_hangs_delays_only_tokens_whose_key_is_not_cached(
             with anyio.fail_after(120):  # the provider never answers
                 while issuer.asked.count("/keys") < 2:
                     await pause()
-                assert (await provider.read(known, expected))["sub"] == "a-1"
-            assert refused == []
+                assert (await provider.read(known_token, expected))["sub"] == "a-1"
+            assert errors == []
             issuer.hang.set()
-        assert refused == [ProviderUnavailable] * 6
+        assert errors == [ProviderUnavailable] * 6
         assert issuer.asked.count("/keys") == 2
         issuer.hang, issuer.status = None, 200
         issuer.keys.append(issuer.second)
         await show_unknown()
         assert issuer.asked.count("/keys") == 2
         now += 11
-        assert (await provider.read(unknown, expected))["sub"] == "a-1"
+        assert (await provider.read(unknown_token, expected))["sub"] == "a-1"
 
 
 async def test_disabled_people_and_people_without_groups_are_refused(tmp_path: Path) -> None:
@@ -318,8 +331,8 @@ async def test_a_used_name_cannot_be_taken(tmp_path: Path) -> None:
             token = issuer.sign(issuer.claims(sub=str(number), preferred_username=name))
             assert (await shown(rig, token))[0] == 200
             assert (await rig.http.get("/api/keys", headers=bearer(token))).status_code == 403
-        names = [each["name"] for each in (await rig.ok("GET", "/api/users"))["items"]]
-        assert (len(names), len([each for each in names if each.startswith("oidc_")])) == (7, 6)
+        names = [user["name"] for user in (await rig.ok("GET", "/api/users"))["items"]]
+        assert (len(names), len([name for name in names if name.startswith("oidc_")])) == (7, 6)
 
 
 def test_only_operators_use_patterns_and_group_names_are_compared_exactly(tmp_path: Path) -> None:
@@ -336,7 +349,7 @@ def test_only_operators_use_patterns_and_group_names_are_compared_exactly(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "grants"),
         ("grants = 7", "grants"),
@@ -348,18 +361,18 @@ def test_only_operators_use_patterns_and_group_names_are_compared_exactly(tmp_pa
         ("[[grants]\n", "line 1"),
     ],
 )
-def test_an_error_in_the_file_names_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_an_error_in_the_file_names_its_place(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "grants.toml"
     file.write_text(text)
-    with pytest.raises(BadConfiguration, match="AGENTIC_RAG_OIDC_GRANTS") as caught:
+    with pytest.raises(BadConfiguration, match="AGENTIC_RAG_OIDC_GRANTS") as error:
         GroupGrants(file).rights_of(["x"])
-    assert said in str(caught.value)
+    assert message in str(error.value)
 
 
 async def test_another_issuer_or_one_in_the_private_network_is_refused() -> None:
     async with issuing() as issuer, issuing() as inner:
         token = issuer.sign(issuer.claims())
-        for described in (
+        for configuration in (
             {"issuer": "http://evil.example"},
             {"jwks_uri": f"{inner.url}/keys"},
             {"jwks_uri": "http://169.254.169.254/keys"},
@@ -367,15 +380,15 @@ async def test_another_issuer_or_one_in_the_private_network_is_refused() -> None
             {"jwks_uri": None},
             {},
         ):
-            issuer.described = described
+            issuer.described = configuration
             client = ProviderClient(issuer.url, CLIENT)
             async with aclosing(OidcProvider(client)) as provider:
-                if not described:
+                if not configuration:
                     assert (await provider.read(token, client.expectations()))["sub"] == "a-1"
                     continue
-                with pytest.raises(ProviderUnavailable) as caught:
+                with pytest.raises(ProviderUnavailable) as error:
                     await provider.read(token, client.expectations())
-                assert "127.0.0.1" not in caught.value.plain
+                assert "127.0.0.1" not in error.value.plain
         assert inner.asked == []
 
 

@@ -127,8 +127,8 @@ def routes(found: Tenants) -> Iterator[tuple[str, str, str, Rule]]:
             yield method, route.path, path, route.endpoint.declared.rule
 
 
-def body_of(found: Tenants, method: str, declared: str) -> object:
-    body = BODIES.get((method, declared))
+def body_of(found: Tenants, method: str, path: str) -> object:
+    body = BODIES.get((method, path))
     if body is None:
         return {} if method in ("POST", "PUT", "PATCH") else None
     return {name: found.ids["domain"] if value == "{domain}" else value for name, value in body.items()}
@@ -136,53 +136,53 @@ def body_of(found: Tenants, method: str, declared: str) -> object:
 
 async def test_no_route_answers_without_a_key_or_with_a_wrong_one(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
-        before, asked = await found.state(), 0
-        for method, declared, path, rule in routes(found):
+        before, refused = await found.state(), 0
+        for method, template, path, rule in routes(found):
             for key in (None, "arag_wrong", found.ann[:-1], found.ann.upper()):
-                response = await found.ask(key, method, path, body_of(found, method, declared))
-                if declared in BARE:
-                    assert response.status_code == BARE[declared]
-                    asked += BARE[declared] == 401
+                response = await found.ask(key, method, path, body_of(found, method, template))
+                if template in BARE:
+                    assert response.status_code == BARE[template]
+                    refused += BARE[template] == 401
                     continue
                 if key is None and rule.allow == "anyone":
-                    assert response.status_code == {**SIGN_IN, **SIGNING_IN}.get(declared, 200)
+                    assert response.status_code == {**SIGN_IN, **SIGNING_IN}.get(template, 200)
                     continue
-                asked += 1
+                refused += 1
                 assert response.status_code == 401, (method, path)
                 assert response.headers["www-authenticate"].startswith("Bearer")
                 assert not any(word in response.text for word in SECRET_WORDS)
         assert await found.state() == before
-        assert await count_refused(found.rig, "anonymous", "UNAUTHENTICATED") == asked
+        assert await count_refused(found.rig, "anonymous", "UNAUTHENTICATED") == refused
 
 
 @pytest.mark.parametrize("role", ["admin", "member"])
 async def test_no_route_shows_or_changes_another_tenants_data(tmp_path: Path, role: str) -> None:
     async with tenants(tmp_path, role) as found:
-        before, refused = await found.state(), 0
-        for method, declared, path, rule in routes(found):
-            response = await found.ask(found.mallory, method, path, body_of(found, method, declared))
+        before, refusals = await found.state(), 0
+        for method, template, path, rule in routes(found):
+            response = await found.ask(found.mallory, method, path, body_of(found, method, template))
             assert not any(word in response.text for word in SECRET_WORDS), (method, path)
-            hidden = any(f"{{{each}}}" in declared for each in NOUNS)
-            if declared in ABSENT | BARE:
-                assert response.status_code == (ABSENT | BARE)[declared]
+            names_an_id = any(f"{{{noun}}}" in template for noun in NOUNS)
+            if template in ABSENT | BARE:
+                assert response.status_code == (ABSENT | BARE)[template]
                 continue
-            if "{authorization}" in declared or "{request_id}" in declared:  # ann has no such object
+            if "{authorization}" in template or "{request_id}" in template:  # ann has no such object
                 assert response.status_code == 404, (method, path)
                 continue
-            if (method, declared) in NAME_A_DOMAIN or hidden:
+            if (method, template) in NAME_A_DOMAIN or names_an_id:
                 assert response.status_code == 404, (method, path, response.text)
             elif rule.allow == "operator":
                 assert response.status_code == 403, (method, path)
             else:
-                assert declared in LISTS, f"{declared} has no id and no rule: say who may use it"
-                is_elsewhere = (method, declared) == ("POST", "/api/conversation")  # in a domain of another tenant
-                answers = (422,) if is_elsewhere else (SIGNING_IN.get(declared, 200), 201)
+                assert template in LISTS, f"{template} has no id and no rule: say who may use it"
+                is_elsewhere = (method, template) == ("POST", "/api/conversation")  # in a domain of another tenant
+                answers = (422,) if is_elsewhere else (SIGNING_IN.get(template, 200), 201)
                 assert response.status_code in answers, (method, path)
-                refused += response.status_code == 401
+                refusals += response.status_code == 401
                 continue
-            refused += 1
+            refusals += 1
         assert await found.state() == before
-        assert await count_refused(found.rig, "mallory") == refused
+        assert await count_refused(found.rig, "mallory") == refusals
 
 
 async def test_another_tenants_id_and_an_unknown_one_get_the_same_answer(tmp_path: Path) -> None:
@@ -194,17 +194,17 @@ async def test_another_tenants_id_and_an_unknown_one_get_the_same_answer(tmp_pat
             ("turn", "/api/turns/{}"),
             ("turn", "/api/turns/{}/events"),
         ]:
-            theirs = await found.ask(found.mallory, "GET", path.format(found.ids[noun]))
-            nobodys = await found.ask(found.mallory, "GET", path.format("nope"))
-            answers = [each.json()["error"] for each in (theirs, nobodys)]
+            foreign_response = await found.ask(found.mallory, "GET", path.format(found.ids[noun]))
+            unknown_response = await found.ask(found.mallory, "GET", path.format("nope"))
+            answers = [response.json()["error"] for response in (foreign_response, unknown_response)]
             assert answers[0]["code"] == answers[1]["code"] == f"{noun.upper()}_NOT_FOUND"
             assert answers[0]["message"].replace(found.ids[noun], "nope") == answers[1]["message"]
-            assert theirs.headers.keys() == nobodys.headers.keys()
+            assert foreign_response.headers.keys() == unknown_response.headers.keys()
 
 
 async def test_another_tenants_ids_inside_a_request_are_not_found(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
-        own, ids = found.own_conversation, found.ids
+        own_conversation, ids = found.own_conversation, found.ids
         for method, path, body, code in [
             ("GET", f"/api/domains/{found.own_domain}/documents/{ids['document']}", None, "DOCUMENT_NOT_FOUND"),
             ("DELETE", f"/api/domains/{found.own_domain}/documents/{ids['document']}", None, "DOCUMENT_NOT_FOUND"),
@@ -214,12 +214,17 @@ async def test_another_tenants_ids_inside_a_request_are_not_found(tmp_path: Path
                 {"domainId": found.own_domain, "contextDocumentIds": [ids["document"]]},
                 "DOCUMENT_NOT_FOUND",
             ),
-            ("GET", f"/api/conversations/{own}/messages?before={found.message}", None, "MESSAGE_NOT_FOUND"),
+            (
+                "GET",
+                f"/api/conversations/{own_conversation}/messages?before={found.message}",
+                None,
+                "MESSAGE_NOT_FOUND",
+            ),
         ]:
             response = await found.ask(found.mallory, method, path, body)
             assert (response.status_code, response.json()["error"]["code"]) == (404, code), path
         stopped = await found.ask(
-            found.mallory, "POST", f"/api/conversations/{own}/interrupt", {"turnId": found.ids["turn"]}
+            found.mallory, "POST", f"/api/conversations/{own_conversation}/interrupt", {"turnId": found.ids["turn"]}
         )
         assert stopped.json() == {"interrupted": False}
         assert len((await found.ask(found.ann, "GET", f"/api/domains/{ids['domain']}/documents")).json()["items"]) == 1
@@ -253,25 +258,25 @@ async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> 
             assert await mallory.ask("ping") == {"type": "pong"}
         assert {kind for kind, *_ in frames} | {"unsubscribe", "ping"} == set(FRAMES), "a new frame needs its line"
         assert await found.state() == before
-        told = await audited(found.rig, actor="mallory", outcome="refused")
-        assert sum(row["count"] for row in told) == len(frames)
-        assert {row["action"] for row in told} == {f"WS {kind}" for kind, *_ in frames}
+        rows = await audited(found.rig, actor="mallory", outcome="refused")
+        assert sum(row["count"] for row in rows) == len(frames)
+        assert {row["action"] for row in rows} == {f"WS {kind}" for kind, *_ in frames}
 
 
 async def test_a_member_can_chat_and_read_documents_but_not_change_the_domain(tmp_path: Path) -> None:
     async with tenants(tmp_path, "member") as found:
-        own = f"/api/domains/{found.own_domain}"
-        for path in (own, f"{own}/documents", f"/api/conversations/{found.own_conversation}"):
+        own_path = f"/api/domains/{found.own_domain}"
+        for path in (own_path, f"{own_path}/documents", f"/api/conversations/{found.own_conversation}"):
             assert (await found.ask(found.mallory, "GET", path)).status_code == 200
-        assert (await found.ask(found.mallory, "GET", own)).json()["settings"] == {}
+        assert (await found.ask(found.mallory, "GET", own_path)).json()["settings"] == {}
         for method, path in [
-            ("PATCH", own),
-            ("DELETE", own),
-            ("GET", f"{own}/roles"),
-            ("POST", f"{own}/documents"),
-            ("GET", f"{own}/mcp-servers"),
-            ("GET", f"{own}/secrets"),
-            ("PUT", f"{own}/secrets/X"),
+            ("PATCH", own_path),
+            ("DELETE", own_path),
+            ("GET", f"{own_path}/roles"),
+            ("POST", f"{own_path}/documents"),
+            ("GET", f"{own_path}/mcp-servers"),
+            ("GET", f"{own_path}/secrets"),
+            ("PUT", f"{own_path}/secrets/X"),
             ("POST", "/api/domains"),
             ("GET", "/api/keys"),
             ("GET", "/api/audit"),
@@ -283,10 +288,10 @@ async def test_a_member_can_chat_and_read_documents_but_not_change_the_domain(tm
 
 async def test_an_admin_can_change_the_domain_but_not_create_or_delete_one(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
-        own = f"/api/domains/{found.own_domain}"
-        changed = await found.ask(found.mallory, "PATCH", own, {"settings": {"tone": "formal"}})
-        assert changed.json()["settings"]["tone"] == "formal"
-        assert (await found.ask(found.mallory, "DELETE", own)).status_code == 403
+        own_path = f"/api/domains/{found.own_domain}"
+        response = await found.ask(found.mallory, "PATCH", own_path, {"settings": {"tone": "formal"}})
+        assert response.json()["settings"]["tone"] == "formal"
+        assert (await found.ask(found.mallory, "DELETE", own_path)).status_code == 403
         assert (await found.ask(found.mallory, "POST", "/api/domains", {"name": "Mine"})).status_code == 403
         (row,) = await audited(found.rig, action="domain.update")
         assert (row["actor"], row["target"], row["details"]["settings"]) == ("mallory", found.own_domain, ["tone"])
@@ -294,8 +299,8 @@ async def test_an_admin_can_change_the_domain_but_not_create_or_delete_one(tmp_p
 
 async def test_a_conversation_is_gone_for_a_user_whose_new_key_no_longer_names_its_domain(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
-        other = await found.rig.domain()
-        narrowed = await make_key(found.rig, "ann", "member", other)
+        other_domain = await found.rig.domain()
+        narrowed = await make_key(found.rig, "ann", "member", other_domain)
         path = f"/api/conversations/{found.ids['conversation']}"
         assert (await found.ask(found.ann, "GET", path)).status_code == 200
         assert (await found.ask(narrowed, "GET", path)).status_code == 404
@@ -306,8 +311,10 @@ async def test_a_conversation_is_gone_for_a_user_whose_new_key_no_longer_names_i
 async def test_two_keys_of_a_user_share_the_users_data(tmp_path: Path) -> None:
     async with tenants(tmp_path) as found:
         second = await make_key(found.rig, "ann", "member", found.ids["domain"])
-        shown = (await found.ask(second, "GET", "/api/conversations")).json()["items"]
-        assert [(each["id"], each["ownerId"]) for each in shown] == [(found.ids["conversation"], "ann")]
+        conversations = (await found.ask(second, "GET", "/api/conversations")).json()["items"]
+        assert [(conversation["id"], conversation["ownerId"]) for conversation in conversations] == [
+            (found.ids["conversation"], "ann")
+        ]
 
 
 async def test_operators_cannot_read_conversations_of_others(tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ def watching(roles: Path) -> Iterator[WatchedWorkspaces]:
 
 @pytest.fixture
 def watched(place: Place) -> Iterator[WatchedWorkspaces]:
-    with watching(place.roles) as made:
-        yield made
+    with watching(place.roles) as workspaces:
+        yield workspaces
 
 
 def begun(watched: WatchedWorkspaces, workspace: Path) -> WorkspaceVersion:
@@ -124,12 +124,12 @@ def begun(watched: WatchedWorkspaces, workspace: Path) -> WorkspaceVersion:
 
 def note_queues() -> list[str]:
     """Return the system's information on each inotify queue of this process."""
-    found = []
+    infos = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the thread that lists
             if "inotify" in os.readlink(f"/proc/self/fd/{descriptor}"):
-                found.append(Path(f"/proc/self/fdinfo/{descriptor}").read_text())
-    return found
+                infos.append(Path(f"/proc/self/fdinfo/{descriptor}").read_text())
+    return infos
 
 
 def watches() -> int:
@@ -205,8 +205,8 @@ def another_workspace(place: Place) -> None:
 
 
 def workspaces_moved(place: Place) -> None:
-    around = place.workspace.parent
-    around.rename(place.base / "workspaces.old")
+    parent = place.workspace.parent
+    parent.rename(place.base / "workspaces.old")
     place.fill(place.workspace, 7)
 
 
@@ -286,9 +286,9 @@ def test_creating_a_missing_folder_changes_the_workspace_version(
     name: str, place: Place, watched: WatchedWorkspaces
 ) -> None:
     shutil.rmtree(place.workspace / name)
-    era, seen = watched.begin(place.workspace), place.look()
+    era, state = watched.begin(place.workspace), place.look()
     place.fill(place.workspace, 7)
-    assert place.look() != seen
+    assert place.look() != state
     assert not watched.holds(era)
 
 
@@ -297,13 +297,13 @@ def test_nothing_is_cached_for_an_empty_workspace(place: Place, watched: Watched
     shutil.rmtree(place.workspace)
     place.workspace.mkdir()
     era = watched.begin(place.workspace)
-    held = os.open(place.workspace, os.O_RDONLY)
+    descriptor = os.open(place.workspace, os.O_RDONLY)
     try:
         place.workspace.rmdir()
         place.fill(place.workspace, 7)
         assert not watched.holds(era)
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def test_unrelated_workspace_files_do_not_change_the_version(place: Place, watched: WatchedWorkspaces) -> None:
@@ -323,20 +323,20 @@ def test_unrelated_workspace_files_do_not_change_the_version(place: Place, watch
 
 
 def test_lost_file_events_change_all_workspace_versions(place: Place, watched: WatchedWorkspaces) -> None:
-    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-    if most > 200_000:
+    queue_limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if queue_limit > 200_000:
         pytest.skip("so many changes take too long")
-    other = place.workspace.parent / "tax"
-    place.fill(other, 0)
-    eras = [begun(watched, place.workspace), begun(watched, other)]
+    second_workspace = place.workspace.parent / "tax"
+    place.fill(second_workspace, 0)
+    eras = [begun(watched, place.workspace), begun(watched, second_workspace)]
     files = [prompt(place) / "a.md", place.workspace / FILES[2]]
-    for number in range(most + 2):  # alternate, because the same change twice would be one notification
+    for number in range(queue_limit + 2):  # alternate, because the same change twice would be one notification
         os.utime(files[number % 2])
-    place.write(other / "prompt" / "a.md", 7)
+    place.write(second_workspace / "prompt" / "a.md", 7)
     assert not any(watched.holds(era) for era in eras)
-    again = begun(watched, other)
-    place.write(other / "prompt" / "a.md", 8)
-    assert not watched.holds(again)
+    version = begun(watched, second_workspace)
+    place.write(second_workspace / "prompt" / "a.md", 8)
+    assert not watched.holds(version)
 
 
 def test_a_second_hard_link_is_detected_by_the_next_scan(place: Place, watched: WatchedWorkspaces) -> None:
@@ -359,9 +359,9 @@ STEPS = st.one_of(
 )
 
 
-def take_step(place: Place, kind: str, one: str, two: str, number: int) -> None:
+def take_step(place: Place, kind: str, name: str, second_name: str, number: int) -> None:
     """Change something, if the current state allows the change."""
-    path, other = place.workspace / one, place.workspace / two
+    path, second_path = place.workspace / name, place.workspace / second_name
     if kind == "write":
         place.write(path, number)
     elif kind == "append":
@@ -370,19 +370,19 @@ def take_step(place: Place, kind: str, one: str, two: str, number: int) -> None:
     elif kind == "truncate":
         os.truncate(path, number % 20)
     elif kind == "put":
-        place.write(place.base / "draft" / Path(one).name, number)
-        os.replace(place.base / "draft" / Path(one).name, path)
+        place.write(place.base / "draft" / Path(name).name, number)
+        os.replace(place.base / "draft" / Path(name).name, path)
     elif kind == "mode":
         path.chmod(0o700 if number % 2 else 0o755)
     elif kind == "remove":
         remove(path)
     elif kind == "link":
         remove(path)
-        path.symlink_to(other)
+        path.symlink_to(second_path)
     elif kind == "mkdir":
         path.mkdir(parents=True)
     elif kind == "rename":
-        path.rename(other)
+        path.rename(second_path)
     else:
         take_step_around(place, kind, path, number)
 
@@ -415,14 +415,14 @@ def test_a_changed_workspace_never_keeps_its_version(steps: list[tuple[str, str,
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder))
         with watching(place.roles) as watched:
-            era, seen = watched.begin(place.workspace), place.look()
+            era, state = watched.begin(place.workspace), place.look()
             for number, (kind, one, two) in enumerate(steps, 1):
                 with suppress(OSError, shutil.Error):
                     take_step(place, kind, one, two, number)
                 if not watched.holds(era):
-                    era, seen = watched.begin(place.workspace), place.look()
+                    era, state = watched.begin(place.workspace), place.look()
                 else:
-                    assert kind == "nothing" or place.look() == seen
+                    assert kind == "nothing" or place.look() == state
             (place.roles / "end").touch()
             era = watched.begin(place.workspace)
             place.look()
@@ -437,18 +437,18 @@ def test_a_changed_workspace_never_keeps_its_version(steps: list[tuple[str, str,
 def test_only_the_most_recently_used_workspaces_are_watched(place: Place, watched: WatchedWorkspaces) -> None:
     before = watches()
     workspaces = [place.workspace.parent / f"w{number}" for number in range(MOST_WORKSPACES)]
-    for each in workspaces:
-        (each / "prompt").mkdir(parents=True)
-    eras = [begun(watched, each) for each in workspaces]
+    for workspace in workspaces:
+        (workspace / "prompt").mkdir(parents=True)
+    eras = [begun(watched, workspace) for workspace in workspaces]
     full = watches()
     assert begun(watched, workspaces[0]) is eras[0]
     begun(watched, place.workspace)
     assert watched.holds(eras[0])
     assert not watched.holds(eras[1])
     assert watched.holds(eras[2])
-    for each in workspaces:
-        shutil.rmtree(each)
-        assert watched.begin(each) is None
+    for workspace in workspaces:
+        shutil.rmtree(workspace)
+        assert watched.begin(workspace) is None
     assert watches() - before < full / 10
     assert watched.begin(place.workspace) is not None
 
@@ -528,7 +528,7 @@ def test_concurrently_started_watch_threads_miss_no_change(place: Place, watched
     workspaces = [place.workspace.parent / f"w{number}" for number in range(4)]
     for each in workspaces:
         place.fill(each, 0)
-    ended = Event()
+    stop = Event()
 
     def edit(workspace: Path) -> None:
         for number in range(100):
@@ -543,16 +543,16 @@ def test_concurrently_started_watch_threads_miss_no_change(place: Place, watched
             shutil.rmtree(deep)
 
     def begin(workspace: Path) -> None:
-        while not ended.is_set():
+        while not stop.is_set():
             watched.holds(watched.begin(workspace))
 
     with ThreadPoolExecutor(len(workspaces) + 2) as threads:
         beside = [threads.submit(begin, workspace) for workspace in (*workspaces[:1], place.workspace)]
         try:
-            for done in [threads.submit(edit, workspace) for workspace in workspaces]:
-                done.result()
+            for future in [threads.submit(edit, workspace) for workspace in workspaces]:
+                future.result()
         finally:
-            ended.set()
+            stop.set()
         for each_beside in beside:
             each_beside.result()
     era = begun(watched, place.workspace)
@@ -565,13 +565,13 @@ def test_a_shutdown_during_the_start_of_threads_leaves_no_watch(place: Place) ->
     for each in workspaces:
         place.fill(each, 0)
     for _ in range(25):
-        watched, eras, ended = WatchedWorkspaces(place.roles), list[WorkspaceVersion | None](), Event()
+        watched, eras, stop = WatchedWorkspaces(place.roles), list[WorkspaceVersion | None](), Event()
 
         def begin(
             workspace: Path,
             watched: WatchedWorkspaces = watched,
             eras: list[WorkspaceVersion | None] = eras,
-            ended: Event = ended,
+            ended: Event = stop,
         ) -> None:
             while not ended.is_set():
                 eras.append(watched.begin(workspace))
@@ -584,12 +584,12 @@ def test_a_shutdown_during_the_start_of_threads_leaves_no_watch(place: Place) ->
                     assert not any(thread.done() for thread in running)
                 watched.close()
                 with watching(place.roles):  # has the number of the closed descriptor
-                    ended.set()
+                    stop.set()
                     for thread in running:
                         thread.result()
                     assert watches() == 0
             finally:
-                ended.set()
+                stop.set()
         assert not any(watched.holds(era) for era in eras)
 
 
@@ -604,9 +604,9 @@ def test_the_snapshot_cache_keeps_only_recent_workspaces(place: Place, watched: 
     for key in range(MOST_WORKSPACES + 1):
         sights.keep(key, WorkspaceSnapshot(era, f"look {key}"))
     assert sights.find(0) is None
-    known = sights.find(1)
-    assert known is not None
-    assert known.found == "look 1"
+    cached = sights.find(1)
+    assert cached is not None
+    assert cached.found == "look 1"
     append(place)
     assert sights.find(1) is None
     sights.keep(1, WorkspaceSnapshot(None, "nothing is known now"))
@@ -620,8 +620,8 @@ async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_n
         component, role = workspace / "prompt" / "10-a.md", workspace / ".promptx/resource/researcher.role.md"
         component.write_text("First words.")
         role.write_text(text_for(role, 1))
-        talk = await rig.conversation(domain)
-        await rig.say(talk, "Hi")
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
         assert "First words." in str(rig.model.requests[-1].system)
         business, roles = rig.application.business, rig.application.machinery.roles
         user = User("olga", operator=True)
@@ -645,7 +645,7 @@ async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_n
                 answers.set()
         component.write_text("Second words.")
         role.write_text(text_for(role, 2))
-        await rig.say(talk, "Go on")
+        await rig.say(conversation, "Go on")
         assert "Second words." in str(rig.model.requests[-1].messages[-1])  # the text before it is unchanged
         assert await roles.hash(domain, "researcher") != text_hash
         second, _ = await business.definitions.definition(user, record)
