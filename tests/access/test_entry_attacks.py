@@ -28,7 +28,7 @@ def stdio(line: str) -> Json:
     return {"command": command, "args": args, "env": {"TOKEN": CANARY}}
 
 
-def steered(name: str) -> Json:
+def memory_entry(name: str) -> Json:
     return {**MEMORY, "env": {name: CANARY}}
 
 
@@ -66,7 +66,7 @@ CLASSES: dict[str, list[tuple[str, Json]]] = {
     "runners": [("x", stdio(line)) for line in attack_lines.RUNNERS],
     "spellings": [("x", stdio(line)) for line in attack_lines.SPELLINGS],
     "arguments": [("x", stdio(line)) for line in attack_lines.ARGUMENTS],
-    "variables": [("x", steered(name)) for name in STEERING.split(" ")],
+    "variables": [("x", memory_entry(name)) for name in STEERING.split(" ")],
     "reserved names": [(name, dict(MEMORY)) for name in RESERVED],
     "paths": [
         ("x", {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", path]}) for path in PATHS
@@ -141,7 +141,7 @@ async def test_no_spelling_of_a_local_address_is_connected_to(tmp_path: Path) ->
             entries = {f"x{number}": url for number, url in enumerate(urls[start : start + TOGETHER])}
             async with anyio.create_task_group() as tasks:
                 for name, url in entries.items():
-                    tasks.start_soon(refused_at_its_start, mallory, name, url)
+                    tasks.start_soon(check_refused_at_start, mallory, name, url)
             rows = [row for row in await mallory.told() if row.outcome == "refused"]
             assert {row.actor for row in rows} == {"mallory"}
             assert {row.details["path"] for row in rows} == {f"mcpServers.{name}.url" for name in entries}
@@ -153,7 +153,7 @@ TOGETHER = 20
 """Fewer than the kinds of refusals that are audited one by one."""
 
 
-async def refused_at_its_start(mallory: Admin, name: str, url: str) -> None:
+async def check_refused_at_start(mallory: Admin, name: str, url: str) -> None:
     report = (await mallory.test({name: {"url": url}})).json()
     if "error" in report:
         assert report["error"]["code"] == "VALIDATION_ERROR", url
@@ -175,19 +175,19 @@ async def test_a_program_swapped_after_its_approval_is_reported_at_each_start(tm
         await policy.catalogue.allow(line, ExtraRights(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
         response = await mallory.save({"x": {"command": line[0], "args": line[1:]}})
         assert response.is_success, response.text
-        assert (await restarted(mallory))["state"] == "ready"
+        assert (await restart_server(mallory))["state"] == "ready"
         await until(lambda: beats(policy.homes) > 2)
         await mallory.told()
         program.write_text(program.read_text() + "\n")
-        status = await restarted(mallory)
+        status = await restart_server(mallory)
         assert status["state"] == "failed"
         assert "is not the file that was allowed" in status["reason"]
-        await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
+        await check_refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
         assert marked(policy.marker) == []
         await still(policy.homes)
-        events = await talk(mallory)
+        events = await run_turn(mallory)
         assert events[-1]["type"] == "done"
-        await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
+        await check_refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
 
 
 @pytest.mark.attack(kind="spawning")
@@ -204,8 +204,8 @@ async def test_a_folder_swapped_for_a_link_after_saving_is_reported_at_the_start
         folder.rmdir()
         folder.symlink_to("/etc")
         await mallory.told()
-        assert (await restarted(mallory))["state"] == "failed"
-        await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.args")
+        assert (await restart_server(mallory))["state"] == "failed"
+        await check_refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.args")
         assert marked(policy.marker) == []
 
 
@@ -248,8 +248,8 @@ async def test_no_mcp_server_gets_our_keys(tmp_path: Path) -> None:
     async with serve(recording) as base, admin(tmp_path, *steps, mcp_hosts=base.removeprefix("http://")) as mallory:
         await mallory.save({"web": {"url": f"{base}/mcp", "headers": {"Authorization": "Bearer theirs"}}})
         await mallory.ask("PATCH", mallory.path, {"settings": {"toolPolicy": {"web__*": "allow"}}})
-        assert (await restarted(mallory, "web"))["state"] == "ready"
-        events = await talk(mallory)
+        assert (await restart_server(mallory, "web"))["state"] == "ready"
+        events = await run_turn(mallory)
         assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
         assert (b"authorization", b"Bearer theirs") in headers
         values = b" ".join(value for _, value in headers)
@@ -258,21 +258,21 @@ async def test_no_mcp_server_gets_our_keys(tmp_path: Path) -> None:
         assert not {b"cookie", b"origin", b"proxy-authorization"} & {name for name, _ in headers}
 
 
-async def restarted(mallory: Admin, name: str = "x") -> Json:
+async def restart_server(mallory: Admin, name: str = "x") -> Json:
     response = await mallory.ask("POST", f"{mallory.path}/mcp-servers/{name}/restart")
     assert response.is_success, response.text
     status: Json = response.json()
     return status
 
 
-async def talk(mallory: Admin) -> list[Json]:
+async def run_turn(mallory: Admin) -> list[Json]:
     """Send a message as mallory and return the events of its turn."""
     conversation = (await mallory.ask("POST", "/api/conversations", {"domainId": mallory.domain})).json()
     answer = await mallory.ask("POST", f"/api/conversations/{conversation['id']}/messages", {"content": "Hi"})
     return events_of(answer.text)
 
 
-async def refused_start(mallory: Admin, code: str, place: str) -> None:
+async def check_refused_start(mallory: Admin, code: str, place: str) -> None:
     """Assert that the last starts of ``x``, and nothing else, were audited as refused. Equal ones are counted."""
     rows = [row for row in await mallory.told() if row.outcome == "refused"]
     refusals = {(row.actor, row.action, row.target, row.details["code"], row.details["path"]) for row in rows}

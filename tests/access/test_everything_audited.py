@@ -79,7 +79,7 @@ CALLS: dict[str, tuple[Json, str, str]] = {
 """Each tool of ours that changes something: arguments, the action of its row, the owner of its role or memory."""
 
 
-def changing() -> Iterator[Declaration]:
+def changing_routes() -> Iterator[Declaration]:
     for module in MODULES:
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == module.__name__:
@@ -87,7 +87,9 @@ def changing() -> Iterator[Declaration]:
 
 
 def test_every_changing_route_is_audited() -> None:
-    silent = {f"{declaration.method} {declaration.path}" for declaration in changing() if not declaration.rule.audited}
+    silent = {
+        f"{declaration.method} {declaration.path}" for declaration in changing_routes() if not declaration.rule.audited
+    }
     assert silent <= set(NOT_AUDITED)
 
 

@@ -157,7 +157,7 @@ async def test_a_sign_in_ends_with_its_key_or_account(tmp_path: Path, how: str) 
         await other_page.login("ben", stays)
         cookie = page.cookie
         ticket, unused = [(await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"] for _ in range(2)]
-        async with socket(address, "agentic-rag.native", ticket) as opened:
+        async with socket(address, "agentic-rag.native", ticket) as client:
             as_operator(rig)
             if how == "key revoked":
                 ident = (await rig.ok("GET", "/api/users/ann"))["keys"][0]["id"]
@@ -168,7 +168,7 @@ async def test_a_sign_in_ends_with_its_key_or_account(tmp_path: Path, how: str) 
                 await rig.ok("POST", "/api/users/ann/disable")
             else:
                 await page.send("POST", "/api/auth/sign-out", **PROOF)
-            assert await opened.close_code() == 1008
+            assert await client.close_code() == 1008
         page.cookie = cookie
         assert (await page.send("GET", "/api/domains"))[0] == 401
         assert (await page.send("POST", "/api/auth/renew", **PROOF))[0] == 401

@@ -76,10 +76,10 @@ async def test_another_user_of_this_machine_is_not_the_local_user(tmp_path: Path
                 assert status_of(foreign_connection) == 401
 
         await anyio.to_thread.run_sync(attack)
-        theirs = connect_as(NOBODY, address)
-        theirs.setblocking(False)
+        foreign_socket = connect_as(NOBODY, address)
+        foreign_socket.setblocking(False)
         with pytest.raises(InvalidStatus) as refusal:
-            await connect(f"ws://{address}/ws", sock=theirs, proxy=None)
+            await connect(f"ws://{address}/ws", sock=foreign_socket, proxy=None)
         assert refusal.value.response.status_code == 401
         async with connect(f"ws://{address}/ws", proxy=None, compression=None) as own_socket:
             assert (await Client(own_socket).ask("ping"))["type"] == "pong"
@@ -122,14 +122,14 @@ def pair(family: int, host: str, target: str) -> Iterator[tuple[socket.socket, s
 def test_the_system_reports_the_owner_of_a_connection(family: int, host: str, target: str) -> None:
     try:
         with pair(family, host, target) as (peer, own):
-            seen = own.getpeername()[:2]
+            client_address = own.getpeername()[:2]
             to = own.getsockname()[:2]
             ways = (uid_of, ask_system, look_up)
-            assert [way(seen, to) for way in ways] == [os.geteuid()] * 3
-            assert [way((seen[0], 1), to) for way in ways] == [None] * 3
+            assert [way(client_address, to) for way in ways] == [os.geteuid()] * 3
+            assert [way((client_address[0], 1), to) for way in ways] == [None] * 3
             assert [way(to, (to[0], 9)) for way in ways] == [None] * 3, "a socket that listens is no peer"
             peer.close()
-            assert [way(seen, to) for way in ways] == [None] * 3
+            assert [way(client_address, to) for way in ways] == [None] * 3
     except OSError as exc:
         pytest.skip(f"{target} cannot be used: {exc}")
 

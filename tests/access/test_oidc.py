@@ -50,7 +50,7 @@ operator = true
 
 
 @asynccontextmanager
-async def rig_with(folder: Path, issuer: str, **settings: Any) -> AsyncIterator[tuple[Rig, str]]:
+async def make_rig(folder: Path, issuer: str, **settings: Any) -> AsyncIterator[tuple[Rig, str]]:
     """Run a server with sign-in at an issuer, and a domain that the group ``legal`` may use."""
     file = folder / "grants.toml"
     file.write_text(MAPPING.format(domain="nowhere"))
@@ -76,7 +76,7 @@ async def come_back(page: Page, issuer: Issuer, **claims: Any) -> httpx2.Respons
     return await page.ask("GET", f"/api/auth/oidc/callback?state={parameters['state']}&code=c")
 
 
-async def shown(rig: Rig, token: str) -> tuple[int, Json]:
+async def list_domains(rig: Rig, token: str) -> tuple[int, Json]:
     """Send a token to the API."""
     response = await rig.http.get("/api/domains", headers=bearer(token))
     return response.status_code, response.json()
@@ -88,7 +88,7 @@ async def test_people_sign_in_with_a_real_provider_and_out_again(tmp_path: Path)
     ann = oidc_provider_mock.User(sub="a-1", claims=claims)
     with oidc_provider_mock.run_server_in_thread(user_claims=[ann], require_nonce=True) as server:
         url = f"http://localhost:{server.server_port}"
-        async with rig_with(tmp_path, url, oidc_client_secret="s3cret") as (rig, domain):
+        async with make_rig(tmp_path, url, oidc_client_secret="s3cret") as (rig, domain):
             page = Page(rig)
             assert (await page.send("GET", "/api/domains"))[0] == 401
             assert (await page.send("GET", "/api/auth"))[1]["provider"] is True
@@ -99,11 +99,11 @@ async def test_people_sign_in_with_a_real_provider_and_out_again(tmp_path: Path)
                 return str(httpx2.post(go, data={"sub": "a-1"}).headers["location"])
 
             location = urlsplit(await anyio.to_thread.run_sync(sign_in_there))
-            finished = await page.ask("GET", f"{location.path}?{location.query}")
-            assert finished.status_code == 200, finished.text
-            assert 'url=/chat?x=1"' in finished.text
+            callback = await page.ask("GET", f"{location.path}?{location.query}")
+            assert callback.status_code == 200, callback.text
+            assert 'url=/chat?x=1"' in callback.text
             assert "SameSite=Strict" in next(
-                header for header in finished.headers.get_list("set-cookie") if header.startswith("agentic-rag=")
+                header for header in callback.headers.get_list("set-cookie") if header.startswith("agentic-rag=")
             )
             assert list(page.jar) == ["agentic-rag"]
             domains = (await page.send("GET", "/api/domains"))[1]["items"]
@@ -122,7 +122,7 @@ async def test_people_sign_in_with_a_real_provider_and_out_again(tmp_path: Path)
 
 
 async def test_the_code_is_bound_to_this_sign_in_by_pkce_and_to_this_browser_by_a_cookie(tmp_path: Path) -> None:
-    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+    async with issuing() as issuer, make_rig(tmp_path, issuer.url) as (rig, _):
         page, other_page = Page(rig), Page(rig)
         parameters = await begin(page)
         assert (parameters["response_type"], parameters["client_id"], parameters["code_challenge_method"]) == (
@@ -189,7 +189,7 @@ def test_a_token_with_another_audience_or_expired_is_refused(claims: Claims, mes
     ("claims", "message"), [({"aud": "another"}, "another audience"), ({"nonce": "x"}, "another sign-in")]
 )
 async def test_a_sign_in_is_ended_only_by_its_own_token(tmp_path: Path, claims: Claims, message: str) -> None:
-    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+    async with issuing() as issuer, make_rig(tmp_path, issuer.url) as (rig, _):
         page = Page(rig)
         response = await come_back(page, issuer, **claims)
         assert (response.status_code, response.json()["error"]["code"]) == (401, "UNAUTHENTICATED")
@@ -199,10 +199,10 @@ async def test_a_sign_in_is_ended_only_by_its_own_token(tmp_path: Path, claims: 
 
 
 async def test_an_api_client_sends_a_token_and_invalid_tokens_are_refused(tmp_path: Path) -> None:
-    async with issuing() as issuer, rig_with(tmp_path, issuer.url, oidc_clients="cli") as (rig, domain):
-        status, found = await shown(rig, issuer.sign(issuer.claims()))
-        assert (status, [domain["id"] for domain in found["items"]]) == (200, [domain])
-        assert (await shown(rig, issuer.sign(issuer.claims(azp="cli"), typ="at+jwt")))[0] == 200
+    async with issuing() as issuer, make_rig(tmp_path, issuer.url, oidc_clients="cli") as (rig, domain):
+        status, domains = await list_domains(rig, issuer.sign(issuer.claims()))
+        assert (status, [domain["id"] for domain in domains["items"]]) == (200, [domain])
+        assert (await list_domains(rig, issuer.sign(issuer.claims(azp="cli"), typ="at+jwt")))[0] == 200
         foreign_key = RSAKey.generate_key(2048, {"kid": "first"})
         valid_claims = issuer.claims()
         valid_token = issuer.sign(valid_claims)
@@ -225,29 +225,29 @@ async def test_an_api_client_sends_a_token_and_invalid_tokens_are_refused(tmp_pa
             "..",
             "e30.e30.e30",
         ):
-            status, answer = await shown(rig, token)
+            status, answer = await list_domains(rig, token)
             assert (status, answer["error"]["code"]) == (401, "UNAUTHENTICATED"), token
         assert len((await rig.ok("GET", "/api/users"))["items"]) == 1
 
 
 async def test_a_new_signing_key_is_fetched_once_and_a_withdrawn_one_is_refused(tmp_path: Path) -> None:
-    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+    async with issuing() as issuer, make_rig(tmp_path, issuer.url) as (rig, _):
         unknown_key = RSAKey.generate_key(2048, {"kid": "unknown"})
         for _ in range(3):
-            assert (await shown(rig, issuer.sign(issuer.claims(), unknown_key)))[0] == 401
+            assert (await list_domains(rig, issuer.sign(issuer.claims(), unknown_key)))[0] == 401
         assert issuer.asked.count("/keys") == 1  # invented key names cause no request to the provider
-        assert (await shown(rig, issuer.sign(issuer.claims())))[0] == 200
+        assert (await list_domains(rig, issuer.sign(issuer.claims())))[0] == 200
         assert issuer.asked.count("/keys") == 1
-    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+    async with issuing() as issuer, make_rig(tmp_path, issuer.url) as (rig, _):
         issuer.keys = [issuer.second]
-        assert (await shown(rig, issuer.sign(issuer.claims(sub="b"), issuer.second, "ES256")))[0] == 200
-        assert (await shown(rig, issuer.sign(issuer.claims(sub="b"))))[0] == 401
+        assert (await list_domains(rig, issuer.sign(issuer.claims(sub="b"), issuer.second, "ES256")))[0] == 200
+        assert (await list_domains(rig, issuer.sign(issuer.claims(sub="b"))))[0] == 401
 
 
 async def test_groups_decide_and_are_read_again_each_time(tmp_path: Path) -> None:
     async with (
         issuing() as issuer,
-        rig_with(tmp_path, issuer.url) as (rig, domain),
+        make_rig(tmp_path, issuer.url) as (rig, domain),
         serving(rig.application.app) as address,
     ):
         page = Page(rig)
@@ -256,16 +256,16 @@ async def test_groups_decide_and_are_read_again_each_time(tmp_path: Path) -> Non
         assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {domain: "author"}
         ticket = (await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"]
         async with socket(address, "agentic-rag.native", ticket) as client:
-            assert (await shown(rig, issuer.sign(issuer.claims(groups=["legal"]))))[0] == 200
+            assert (await list_domains(rig, issuer.sign(issuer.claims(groups=["legal"]))))[0] == 200
             assert await client.close_code() == 1008  # the open session had more rights
         assert (await page.send("GET", "/api/domains"))[0] == 401
-        assert (await shown(rig, issuer.sign(issuer.claims(groups=["choir"]))))[0] == 403
+        assert (await list_domains(rig, issuer.sign(issuer.claims(groups=["choir"]))))[0] == 403
         assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {}
         assert (await come_back(page, issuer, groups=[])).status_code == 403
-        assert (await shown(rig, issuer.sign(issuer.claims(groups="operators"))))[0] == 200
+        assert (await list_domains(rig, issuer.sign(issuer.claims(groups="operators"))))[0] == 200
         assert (await rig.ok("GET", "/api/users/ann"))["operator"] is True
         (tmp_path / "grants.toml").write_text("[[grants]]\ngroups = ")
-        status, answer = await shown(rig, issuer.sign(issuer.claims(groups=["operators"])))
+        status, answer = await list_domains(rig, issuer.sign(issuer.claims(groups=["operators"])))
         assert (status, answer["error"]["code"]) == (503, "OIDC_UNAVAILABLE")
         assert str(tmp_path) not in answer["error"]["message"]
 
@@ -307,29 +307,29 @@ async def test_a_provider_that_hangs_delays_only_tokens_whose_key_is_not_cached(
 
 
 async def test_disabled_people_and_people_without_groups_are_refused(tmp_path: Path) -> None:
-    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, domain):
-        assert (await shown(rig, issuer.sign(issuer.claims(sub="b", groups=["choir"]))))[0] == 403
+    async with issuing() as issuer, make_rig(tmp_path, issuer.url) as (rig, domain):
+        assert (await list_domains(rig, issuer.sign(issuer.claims(sub="b", groups=["choir"]))))[0] == 403
         assert (await rig.ok("GET", "/api/users"))["items"] == []
         token = issuer.sign(issuer.claims())
-        assert (await shown(rig, token))[0] == 200
+        assert (await list_domains(rig, token))[0] == 200
         as_operator(rig)
         assert (await rig.refused("PATCH", "/api/users/ann", {"operator": True}))[:2] == (422, "VALIDATION_ERROR")
         assert (await rig.refused("POST", "/api/keys", {"user": "ann", "role": "operator"}))[0] == 422
         key = (await rig.ok("POST", "/api/keys", {"user": "ann"}))["key"]
         await rig.ok("POST", "/api/users/ann/disable")
-        assert (await shown(rig, token))[0] == 403
-        assert (await shown(rig, key))[0] == 401
+        assert (await list_domains(rig, token))[0] == 403
+        assert (await list_domains(rig, key))[0] == 401
         await rig.ok("POST", "/api/users/ann/enable")
-        assert (await shown(rig, token))[0] == 200
+        assert (await list_domains(rig, token))[0] == 200
         assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {domain: "member"}
 
 
 async def test_a_used_name_cannot_be_taken(tmp_path: Path) -> None:
-    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+    async with issuing() as issuer, make_rig(tmp_path, issuer.url) as (rig, _):
         await rig.ok("POST", "/api/users", {"name": "root", "operator": True})
         for number, name in enumerate(("root", LOCAL.id, "system", "../x", "", "root")):
             token = issuer.sign(issuer.claims(sub=str(number), preferred_username=name))
-            assert (await shown(rig, token))[0] == 200
+            assert (await list_domains(rig, token))[0] == 200
             assert (await rig.http.get("/api/keys", headers=bearer(token))).status_code == 403
         names = [user["name"] for user in (await rig.ok("GET", "/api/users"))["items"]]
         assert (len(names), len([name for name in names if name.startswith("oidc_")])) == (7, 6)
@@ -393,7 +393,7 @@ async def test_another_issuer_or_one_in_the_private_network_is_refused() -> None
 
 
 async def test_endless_sign_in_attempts_are_rate_limited_and_bounded(tmp_path: Path) -> None:
-    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, _):
+    async with issuing() as issuer, make_rig(tmp_path, issuer.url) as (rig, _):
         page = Page(rig)
         for path in ("//evil.example", "/%5Cevil.example", "https://evil.example", "x", "/%0d%0ax"):
             assert (await page.ask("GET", f"/api/auth/oidc/begin?returnTo={path}")).status_code == 422, path

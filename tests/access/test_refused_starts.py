@@ -28,7 +28,7 @@ class CheckedBefore(LaunchPolicy):
         return self.command
 
 
-async def swapped(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]:
+async def swap_program(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]:
     """Allow a program, check its start, and then change the program."""
     policy = policy_in(folder)
     program = folder / "bin" / "server.py"
@@ -46,7 +46,7 @@ async def swapped(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]
 @needs_bubblewrap
 @pytest.mark.attack(kind="spawning")
 async def test_a_program_swapped_between_check_and_start_is_reported(tmp_path: Path) -> None:
-    policy, spec, command = await swapped(tmp_path)
+    policy, spec, command = await swap_program(tmp_path)
     reports: list[tuple[str, str, str]] = []
 
     class Observer:
@@ -70,15 +70,15 @@ async def test_a_program_swapped_between_check_and_start_is_reported(tmp_path: P
 @pytest.mark.parametrize("script", ["exit 126", "echo 'not started: a lie' >&2; exit 0", "echo fine >&2; exit 126"])
 async def test_an_expected_servers_end_is_not_reported(tmp_path: Path, script: str) -> None:
     command = StdioCommand("/bin/sh", ("-c", script), {}, tmp_path, "no-marker")
-    reasons, ended = [], anyio.Event()
+    reasons, has_ended = [], anyio.Event()
 
     async def refused(reason: str) -> None:
         reasons.append(reason)
 
-    async with StdioTransport(command, lambda reason: ended.set(), deque(), refused) as (inbox, _):
+    async with StdioTransport(command, lambda reason: has_ended.set(), deque(), refused) as (inbox, _):
         with pytest.raises(anyio.EndOfStream):
             await inbox.receive()
-    assert ended.is_set()
+    assert has_ended.is_set()
     assert reasons == []
 
 

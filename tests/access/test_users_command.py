@@ -68,8 +68,8 @@ async def test_the_first_key_explains_its_effect_and_is_an_operators(tmp_path: P
         (key,) = created.stdout.split()
         assert "From now on this server asks everyone for a key." in created.stderr
         assert "who may do everything" in created.stderr
-        for shown, operator in ((key, False), (created.stderr.split()[-1], True)):
-            identity = await rig.ok("GET", "/api/auth", headers={"authorization": f"Bearer {shown}"})
+        for created_key, operator in ((key, False), (created.stderr.split()[-1], True)):
+            identity = await rig.ok("GET", "/api/auth", headers={"authorization": f"Bearer {created_key}"})
             assert identity["operator"] is operator
         second_key = await run(address, local, *member, domain)
         assert (second_key.exit_code, second_key.stderr.count("\n")) == (0, 1)

@@ -145,19 +145,19 @@ async def test_a_key_in_the_address_is_refused_even_beside_a_valid_one(tmp_path:
 
 
 async def test_a_ticket_opens_one_socket_and_is_answered_with_the_dialect_only(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found, serving(found.rig.application.app) as address:
-        issued = (await found.ask(found.mallory, "POST", "/api/ws-tickets")).json()
+    async with tenants(tmp_path) as pair, serving(pair.rig.application.app) as address:
+        issued = (await pair.ask(pair.mallory, "POST", "/api/ws-tickets")).json()
         assert issued["expiresInSeconds"] == 30
         ticket = issued["subprotocol"]
         async with socket(address, ticket, "agentic-rag.native") as client:
             assert client.connection.subprotocol == "agentic-rag.native"
-            refusal = await client.ask("subscribe", conversationId=found.ids["conversation"])
+            refusal = await client.ask("subscribe", conversationId=pair.ids["conversation"])
             assert refusal["code"] == "CONVERSATION_NOT_FOUND"
-            subscription = await client.ask("subscribe", conversationId=found.own_conversation)
+            subscription = await client.ask("subscribe", conversationId=pair.own_conversation)
             assert subscription["type"] == "subscribed"
         assert await status_of(address, ticket, "agentic-rag.native") == 401
-        assert await count_refused(found.rig, "anonymous", "UNAUTHENTICATED") == 1
-        assert issued["ticket"] not in str(await audited(found.rig))
+        assert await count_refused(pair.rig, "anonymous", "UNAUTHENTICATED") == 1
+        assert issued["ticket"] not in str(await audited(pair.rig))
 
 
 @pytest.mark.parametrize("protocol", ["ticket.", "ticket.x", "ticket.{cut}", "ticket.{key}"])

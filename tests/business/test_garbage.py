@@ -39,15 +39,15 @@ def old_garbage() -> weakref.ref[Knot]:
 
 
 async def test_garbage_collection_runs_while_no_turn_runs() -> None:
-    found = old_garbage()
+    reference = old_garbage()
     await garbage.look_where_quiet(Turns(0))
-    assert found() is None
+    assert reference() is None
 
 
 async def test_no_full_garbage_collection_runs_during_a_turn() -> None:
-    found = old_garbage()
+    reference = old_garbage()
     await garbage.look_where_quiet(Turns(1))
-    assert found() is not None
+    assert reference() is not None
 
 
 async def test_garbage_collection_is_skipped_after_few_allocations() -> None:

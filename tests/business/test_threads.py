@@ -125,10 +125,10 @@ async def test_cancelling_abandons_a_read_and_waits_for_a_write(disk: Event) -> 
             finished.append("change")
 
     async with anyio.create_task_group() as tasks:
-        async with anyio.create_task_group() as reading:
-            reading.start_soon(threads.read, "one", wait_for, disk)
+        async with anyio.create_task_group() as group:
+            group.start_soon(threads.read, "one", wait_for, disk)
             await anyio.wait_all_tasks_blocked()
-            reading.cancel_scope.cancel()
+            group.cancel_scope.cancel()
         tasks.start_soon(change)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()

@@ -101,7 +101,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @contextmanager
-def watching(roles: Path) -> Iterator[WatchedWorkspaces]:
+def watch_workspaces(roles: Path) -> Iterator[WatchedWorkspaces]:
     watched = WatchedWorkspaces(roles)
     try:
         yield watched
@@ -111,15 +111,15 @@ def watching(roles: Path) -> Iterator[WatchedWorkspaces]:
 
 @pytest.fixture
 def watched(place: Place) -> Iterator[WatchedWorkspaces]:
-    with watching(place.roles) as workspaces:
+    with watch_workspaces(place.roles) as workspaces:
         yield workspaces
 
 
-def begun(watched: WatchedWorkspaces, workspace: Path) -> WorkspaceVersion:
-    era = watched.begin(workspace)
-    assert era is not None
-    assert watched.holds(era)
-    return era
+def begin_version(watched: WatchedWorkspaces, workspace: Path) -> WorkspaceVersion:
+    version = watched.begin(workspace)
+    assert version is not None
+    assert watched.holds(version)
+    return version
 
 
 def note_queues() -> list[str]:
@@ -262,23 +262,23 @@ EDITS: list[Edit] = [
 def test_an_edit_changes_the_workspace_version_each_time(
     edit: Edit, place: Place, watched: WatchedWorkspaces, tmp_path: Path
 ) -> None:
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     append(place)
-    assert not watched.holds(era)
-    era = begun(watched, place.workspace)
+    assert not watched.holds(version)
+    version = begin_version(watched, place.workspace)
     place.look()
-    assert watched.holds(era)
+    assert watched.holds(version)
     edit(place)
-    assert not watched.holds(era)
-    assert not watched.holds(era)
+    assert not watched.holds(version)
+    assert not watched.holds(version)
 
 
 def test_an_edit_causes_one_scan(place: Place, watched: WatchedWorkspaces) -> None:
     for _ in range(3):
-        era = begun(watched, place.workspace)
-        assert watched.begin(place.workspace) is era
+        version = begin_version(watched, place.workspace)
+        assert watched.begin(place.workspace) is version
         append(place)
-        assert not watched.holds(era)
+        assert not watched.holds(version)
 
 
 @pytest.mark.parametrize("name", ["", "prompt", "skills", ".promptx"])
@@ -286,22 +286,22 @@ def test_creating_a_missing_folder_changes_the_workspace_version(
     name: str, place: Place, watched: WatchedWorkspaces
 ) -> None:
     shutil.rmtree(place.workspace / name)
-    era, state = watched.begin(place.workspace), place.look()
+    version, state = watched.begin(place.workspace), place.look()
     place.fill(place.workspace, 7)
     assert place.look() != state
-    assert not watched.holds(era)
+    assert not watched.holds(version)
 
 
 def test_nothing_is_cached_for_an_empty_workspace(place: Place, watched: WatchedWorkspaces) -> None:
     """The system reports the end of an empty folder once no process has it open."""
     shutil.rmtree(place.workspace)
     place.workspace.mkdir()
-    era = watched.begin(place.workspace)
+    version = watched.begin(place.workspace)
     descriptor = os.open(place.workspace, os.O_RDONLY)
     try:
         place.workspace.rmdir()
         place.fill(place.workspace, 7)
-        assert not watched.holds(era)
+        assert not watched.holds(version)
     finally:
         os.close(descriptor)
 
@@ -310,7 +310,7 @@ def test_unrelated_workspace_files_do_not_change_the_version(place: Place, watch
     (place.workspace / "notes.txt").touch()
     (place.workspace / ".promptx" / "state.json").touch()
     (place.workspace / ".promptx" / "cognition" / "clerk").mkdir(parents=True)
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     (place.workspace / "notes.txt").write_text("A server's own.")
     (place.workspace / ".promptx" / "state.json").write_text("PromptX' own.")
     (place.workspace / ".promptx" / "cognition" / "clerk" / "engrams.db").write_text("A memory.")
@@ -319,7 +319,7 @@ def test_unrelated_workspace_files_do_not_change_the_version(place: Place, watch
     place.fill(place.workspace.parent / "tax", 1)
     (place.base / "real" / "beside.txt").write_text("Around it.")
     place.look()
-    assert watched.holds(era)
+    assert watched.holds(version)
 
 
 def test_lost_file_events_change_all_workspace_versions(place: Place, watched: WatchedWorkspaces) -> None:
@@ -328,25 +328,25 @@ def test_lost_file_events_change_all_workspace_versions(place: Place, watched: W
         pytest.skip("so many changes take too long")
     second_workspace = place.workspace.parent / "tax"
     place.fill(second_workspace, 0)
-    eras = [begun(watched, place.workspace), begun(watched, second_workspace)]
+    versions = [begin_version(watched, place.workspace), begin_version(watched, second_workspace)]
     files = [prompt(place) / "a.md", place.workspace / FILES[2]]
     for number in range(queue_limit + 2):  # alternate, because the same change twice would be one notification
         os.utime(files[number % 2])
     place.write(second_workspace / "prompt" / "a.md", 7)
-    assert not any(watched.holds(era) for era in eras)
-    version = begun(watched, second_workspace)
+    assert not any(watched.holds(version) for version in versions)
+    second_version = begin_version(watched, second_workspace)
     place.write(second_workspace / "prompt" / "a.md", 8)
-    assert not watched.holds(version)
+    assert not watched.holds(second_version)
 
 
 def test_a_second_hard_link_is_detected_by_the_next_scan(place: Place, watched: WatchedWorkspaces) -> None:
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     os.link(prompt(place) / "a.md", place.base / "second.md")
     (place.base / "second.md").write_text("Through the other name.")
-    assert [watched.holds(era) for _ in range(LOOK_ANEW)] == [True] * (LOOK_ANEW - 1) + [False]
-    following = begun(watched, place.workspace)
-    assert following is not era
-    assert not watched.holds(era)
+    assert [watched.holds(version) for _ in range(LOOK_ANEW)] == [True] * (LOOK_ANEW - 1) + [False]
+    next_version = begin_version(watched, place.workspace)
+    assert next_version is not version
+    assert not watched.holds(version)
 
 
 # -- random changes in any order ------------------------------------------------------------------------------
@@ -414,21 +414,21 @@ def remove(path: Path) -> None:
 def test_a_changed_workspace_never_keeps_its_version(steps: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder))
-        with watching(place.roles) as watched:
-            era, state = watched.begin(place.workspace), place.look()
-            for number, (kind, one, two) in enumerate(steps, 1):
+        with watch_workspaces(place.roles) as watched:
+            version, state = watched.begin(place.workspace), place.look()
+            for number, (kind, name, second_name) in enumerate(steps, 1):
                 with suppress(OSError, shutil.Error):
-                    take_step(place, kind, one, two, number)
-                if not watched.holds(era):
-                    era, state = watched.begin(place.workspace), place.look()
+                    take_step(place, kind, name, second_name, number)
+                if not watched.holds(version):
+                    version, state = watched.begin(place.workspace), place.look()
                 else:
                     assert kind == "nothing" or place.look() == state
             (place.roles / "end").touch()
-            era = watched.begin(place.workspace)
+            version = watched.begin(place.workspace)
             place.look()
-            if era is not None:
-                assert all(watched.holds(era) for _ in range(LOOK_ANEW))
-            assert not watched.holds(era)
+            if version is not None:
+                assert all(watched.holds(version) for _ in range(LOOK_ANEW))
+            assert not watched.holds(version)
 
 
 # -- limits, and missing notifications ------------------------------------------------------------------------
@@ -439,13 +439,13 @@ def test_only_the_most_recently_used_workspaces_are_watched(place: Place, watche
     workspaces = [place.workspace.parent / f"w{number}" for number in range(MOST_WORKSPACES)]
     for workspace in workspaces:
         (workspace / "prompt").mkdir(parents=True)
-    eras = [begun(watched, workspace) for workspace in workspaces]
+    versions = [begin_version(watched, workspace) for workspace in workspaces]
     full = watches()
-    assert begun(watched, workspaces[0]) is eras[0]
-    begun(watched, place.workspace)
-    assert watched.holds(eras[0])
-    assert not watched.holds(eras[1])
-    assert watched.holds(eras[2])
+    assert begin_version(watched, workspaces[0]) is versions[0]
+    begin_version(watched, place.workspace)
+    assert watched.holds(versions[0])
+    assert not watched.holds(versions[1])
+    assert watched.holds(versions[2])
     for workspace in workspaces:
         shutil.rmtree(workspace)
         assert watched.begin(workspace) is None
@@ -460,28 +460,28 @@ def test_a_workspace_with_too_many_folders_is_scanned_without_a_watch(place: Pla
     assert watched.begin(place.workspace) is None
     assert watches() == before
     shutil.rmtree(place.workspace / "skills")
-    begun(watched, place.workspace)
+    begin_version(watched, place.workspace)
 
 
 def test_deep_folders_of_a_skill_are_not_watched(place: Place, watched: WatchedWorkspaces) -> None:
     for number in range(MOST_FOLDERS):
         (place.workspace / f"skills/x/lib/p{number}").mkdir(parents=True)
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     place.write(place.workspace / "skills/x/lib/p1/code.py", 7)
-    assert watched.holds(era)
+    assert watched.holds(version)
     skill(place)
-    assert not watched.holds(era)
+    assert not watched.holds(version)
 
 
 def test_a_folder_mounted_by_two_workspaces_counts_in_both(place: Place, watched: WatchedWorkspaces) -> None:
     inner = prompt(place) / "inner"
     place.fill(inner, 0)
-    outer = begun(watched, place.workspace)
-    in_the_way = begun(watched, prompt(place))
-    begun(watched, inner)
+    outer = begin_version(watched, place.workspace)
+    in_the_way = begin_version(watched, prompt(place))
+    begin_version(watched, inner)
     append(place)
     assert not watched.holds(outer)
-    outer, nested = begun(watched, place.workspace), begun(watched, inner)
+    outer, nested = begin_version(watched, place.workspace), begin_version(watched, inner)
     shutil.rmtree(inner)
     assert not watched.holds(nested)
     assert watched.begin(inner) is None
@@ -499,7 +499,7 @@ def test_workspaces_on_remote_file_systems_are_not_cached(workspace: Path, watch
 
 def test_missing_or_unwatchable_built_in_roles_disable_the_cache(place: Place) -> None:
     for roles in (place.base / "none", Path("/proc/self")):
-        with watching(roles) as watched:
+        with watch_workspaces(roles) as watched:
             assert watched.begin(place.workspace) is None
 
 
@@ -512,10 +512,10 @@ def test_a_cyclic_path_ends(place: Place, watched: WatchedWorkspaces) -> None:
 def test_after_the_end_no_value_is_kept(place: Place) -> None:
     before, queues = watches(), len(note_queues())
     watched = WatchedWorkspaces(place.roles)
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     watched.close()
     watched.close()
-    assert not watched.holds(era)
+    assert not watched.holds(version)
     assert not watched.holds(None)
     assert watched.begin(place.workspace) is None
     assert (watches(), len(note_queues())) == (before, queues)
@@ -526,20 +526,20 @@ def test_after_the_end_no_value_is_kept(place: Place) -> None:
 
 def test_concurrently_started_watch_threads_miss_no_change(place: Place, watched: WatchedWorkspaces) -> None:
     workspaces = [place.workspace.parent / f"w{number}" for number in range(4)]
-    for each in workspaces:
-        place.fill(each, 0)
+    for path in workspaces:
+        place.fill(path, 0)
     stop = Event()
 
     def edit(workspace: Path) -> None:
         for number in range(100):
-            era = watched.begin(workspace)
+            version = watched.begin(workspace)
             place.write(workspace / "prompt" / "a.md", number)
-            assert not watched.holds(era)
+            assert not watched.holds(version)
             deep = workspace / ".promptx" / "resource" / f"deep{number}"
             deep.mkdir()  # next to the listing of another thread whose path has the same beginning
-            era = watched.begin(workspace)
+            version = watched.begin(workspace)
             place.write(deep / "clerk.role.md", number)
-            assert not watched.holds(era)
+            assert not watched.holds(version)
             shutil.rmtree(deep)
 
     def begin(workspace: Path) -> None:
@@ -555,42 +555,42 @@ def test_concurrently_started_watch_threads_miss_no_change(place: Place, watched
             stop.set()
         for each_beside in beside:
             each_beside.result()
-    era = begun(watched, place.workspace)
+    era = begin_version(watched, place.workspace)
     builtin_role(place)
     assert not watched.holds(era)
 
 
 def test_a_shutdown_during_the_start_of_threads_leaves_no_watch(place: Place) -> None:
     workspaces = [place.workspace.parent / f"w{number}" for number in range(4)]
-    for each in workspaces:
-        place.fill(each, 0)
+    for path in workspaces:
+        place.fill(path, 0)
     for _ in range(25):
-        watched, eras, stop = WatchedWorkspaces(place.roles), list[WorkspaceVersion | None](), Event()
+        watched, versions, stop = WatchedWorkspaces(place.roles), list[WorkspaceVersion | None](), Event()
 
         def begin(
             workspace: Path,
             watched: WatchedWorkspaces = watched,
-            eras: list[WorkspaceVersion | None] = eras,
-            ended: Event = stop,
+            versions: list[WorkspaceVersion | None] = versions,
+            stop: Event = stop,
         ) -> None:
-            while not ended.is_set():
-                eras.append(watched.begin(workspace))
+            while not stop.is_set():
+                versions.append(watched.begin(workspace))
                 (workspace / "prompt" / "a.md").touch()
 
         with ThreadPoolExecutor(len(workspaces)) as threads:
             running = [threads.submit(begin, workspace) for workspace in workspaces]
             try:
-                while not any(eras):
+                while not any(versions):
                     assert not any(thread.done() for thread in running)
                 watched.close()
-                with watching(place.roles):  # has the number of the closed descriptor
+                with watch_workspaces(place.roles):  # has the number of the closed descriptor
                     stop.set()
                     for thread in running:
                         thread.result()
                     assert watches() == 0
             finally:
                 stop.set()
-        assert not any(watched.holds(era) for era in eras)
+        assert not any(watched.holds(version) for version in versions)
 
 
 # -- with the application -------------------------------------------------------------------------------------
@@ -598,11 +598,11 @@ def test_a_shutdown_during_the_start_of_threads_leaves_no_watch(place: Place) ->
 
 def test_the_snapshot_cache_keeps_only_recent_workspaces(place: Place, watched: WatchedWorkspaces) -> None:
     sights: SnapshotCache[int, str] = SnapshotCache(watched)
-    era = watched.begin(place.workspace)
+    version = watched.begin(place.workspace)
     sights.keep(0, WorkspaceSnapshot(None, "only for who looked"))
     assert sights.find(0) is None
     for key in range(MOST_WORKSPACES + 1):
-        sights.keep(key, WorkspaceSnapshot(era, f"look {key}"))
+        sights.keep(key, WorkspaceSnapshot(version, f"look {key}"))
     assert sights.find(0) is None
     cached = sights.find(1)
     assert cached is not None

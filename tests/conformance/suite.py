@@ -94,19 +94,19 @@ def run_scenario(scenario: str, revision: str, leg: Leg, *, url: str = "", exten
     so to no revision.
     """
     command = [str(node()), str(SUITE / "dist" / "index.js"), leg, "--scenario", scenario, "--spec-version", revision]
-    whom = ["--url", url] if leg == "server" else ["--command", f"{sys.executable} -m tests.conformance.client"]
-    whom += ["--timeout", str(PATIENCE * 1000), *(["--force"] if extension else [])]
+    target = ["--url", url] if leg == "server" else ["--command", f"{sys.executable} -m tests.conformance.client"]
+    target += ["--timeout", str(PATIENCE * 1000), *(["--force"] if extension else [])]
     with tempfile.TemporaryDirectory() as folder:  # folder for the suite's results
-        done = subprocess.run(
-            [*command, *whom, "-o", folder],
+        result = subprocess.run(
+            [*command, *target, "-o", folder],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=2 * PATIENCE,
         )
-        output = done.stdout + done.stderr + "".join(path.read_text() for path in Path(folder).rglob("std*.txt"))
-    return Result(scenario, *verdict(_COLOUR.sub("", output), done.returncode), output)
+        output = result.stdout + result.stderr + "".join(path.read_text() for path in Path(folder).rglob("std*.txt"))
+    return Result(scenario, *verdict(_COLOUR.sub("", output), result.returncode), output)
 
 
 def verdict(output: str, code: int) -> tuple[bool, tuple[str, ...]]:
@@ -115,9 +115,9 @@ def verdict(output: str, code: int) -> tuple[bool, tuple[str, ...]]:
     ``output`` is the suite's output without colours, ``code`` its exit code. A check that only the suite's reference
     server can pass does not count. A scenario that the suite skipped has not passed.
     """
-    if skipped := re.search(r"^SKIPPED: .*", output, re.MULTILINE):
-        return False, (skipped[0],)
+    if skip_line := re.search(r"^SKIPPED: .*", output, re.MULTILINE):
+        return False, (skip_line[0],)
     _, _, end = output.partition("Failed Checks")
-    failed_checks = [(name, why) for name, why in _CHECK.findall(end.partition("Warning Checks")[0])]
-    counting = tuple(f"{name} {why}".strip() for name, why in failed_checks if not FIXTURE.search(why))
+    failed_checks = [(name, reason) for name, reason in _CHECK.findall(end.partition("Warning Checks")[0])]
+    counting = tuple(f"{name} {reason}".strip() for name, reason in failed_checks if not FIXTURE.search(reason))
     return (code == 0 or (bool(failed_checks) and not counting)), counting

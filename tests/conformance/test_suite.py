@@ -30,9 +30,9 @@ def test_scripts_in_a_fresh_clone_print_how_to_set_it_up(tmp_path: Path) -> None
     (tmp_path / "scripts").mkdir()
     for name in ("python", "conformance"):
         shutil.copy(scripts / name, tmp_path / "scripts")
-    done = subprocess.run(["scripts/conformance"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Run scripts/setup first: it installs the packages of this command.\n"
+    result = subprocess.run(["scripts/conformance"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "Run scripts/setup first: it installs the packages of this command.\n"
 
 
 def test_a_clone_without_packages_prints_how_to_install_them(tmp_path: Path) -> None:
@@ -76,13 +76,13 @@ def test_a_person_answers_what_the_suites_server_asks_for(revision: str, scenari
 
 
 def test_a_scenario_that_the_suite_skipped_has_not_passed() -> None:
-    skipped = "SKIPPED: scenario 'tasks-lifecycle' is not applicable at spec version 2026-07-28"
-    assert verdict(skipped, 0) == (False, (skipped,))
+    output = "SKIPPED: scenario 'tasks-lifecycle' is not applicable at spec version 2026-07-28"
+    assert verdict(output, 0) == (False, (output,))
 
 
 async def test_the_suite_gets_a_token_from_the_authorization_server(tmp_path: Path) -> None:
     results = await run_authorization(tmp_path)
-    assert [each.scenario for each in results if each.passed] == [*AUTHORIZATION], results[-1].said[-4000:]
+    assert [result.scenario for result in results if result.passed] == [*AUTHORIZATION], results[-1].said[-4000:]
 
 
 @pytest.mark.nightly("a minute of waiting for tasks; test_mcp_door tests the same with the SDK's client")

@@ -11,7 +11,7 @@ QUESTIONS = Path(__file__).parent.parent / "demo_questions.jsonl"
 async def test_the_demo_answers_its_questions_with_the_right_passages(tmp_path: Path) -> None:
     questions = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
     assert len(questions) == 20
-    wrong = []
+    failed_questions = []
     with serving(tmp_path / "data", **BY_MEANING) as server:
         await server.indexed(by_meaning=True)
         for question in questions:
@@ -28,8 +28,8 @@ async def test_the_demo_answers_its_questions_with_the_right_passages(tmp_path: 
                 for reference in events[-1]["references"]
             )
             if not right:
-                wrong.append(question["question"])
-    assert len(wrong) <= 2, wrong
+                failed_questions.append(question["question"])
+    assert len(failed_questions) <= 2, failed_questions
 
 
 async def test_a_statement_is_remembered_in_the_next_conversation_and_after_a_restart(tmp_path: Path) -> None:

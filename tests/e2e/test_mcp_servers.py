@@ -78,22 +78,22 @@ def brain(request: dict[str, Any]) -> Reply:
     results = [block for block in last if block["type"] == "tool_result"]
     if results:
         return Reply(say("".join(part["text"] for part in results[0]["content"] if part["type"] == "text")))
-    asked = next((json.loads(block["text"]) for block in last if block.get("text", "").startswith("{")), None)
-    if asked is None:
+    requested_call = next((json.loads(block["text"]) for block in last if block.get("text", "").startswith("{")), None)
+    if requested_call is None:
         return Reply(say("Hello."))
-    return Reply(use(asked["tool"], **asked["arguments"]))
+    return Reply(use(requested_call["tool"], **requested_call["arguments"]))
 
 
 def request(server: Server, method: str, path: str, body: Any = None) -> Any:
     """Send a request that may install something. A refusal is returned as its JSON."""
-    made = urllib.request.Request(
+    http_request = urllib.request.Request(
         server.url + path,
         None if body is None else json.dumps(body).encode(),
         {"Content-Type": "application/json"},
         method=method,
     )
     try:
-        with urllib.request.urlopen(made, timeout=INSTALL_SECONDS) as answer:
+        with urllib.request.urlopen(http_request, timeout=INSTALL_SECONDS) as answer:
             return json.loads(answer.read())
     except urllib.error.HTTPError as refusal:
         return json.loads(refusal.read())
@@ -107,17 +107,21 @@ async def paste(server: Server, domain: str) -> None:
     """Test and save each configuration, one after the other, as an admin does."""
     for client, (name, document) in PASTED.items():
         tested = await ask(server, "POST", f"/api/domains/{domain}/mcp-servers/test", document)
-        found = tested["items"][0]
-        if "cannot be reached" in found["reason"]:
-            pytest.skip(f"registries: {found['reason']}")
-        assert (found["name"], found["state"]) == (name, "ready"), (client, found["reason"], found["log"])
-        assert found["tools"]
+        server_state = tested["items"][0]
+        if "cannot be reached" in server_state["reason"]:
+            pytest.skip(f"registries: {server_state['reason']}")
+        assert (server_state["name"], server_state["state"]) == (name, "ready"), (
+            client,
+            server_state["reason"],
+            server_state["log"],
+        )
+        assert server_state["tools"]
         change = {"settings": {"mcpServers": document}}
-        saved = await ask(server, "PATCH", f"/api/domains/{domain}", change)
-        assert name in saved["settings"]["mcpServers"], saved
-        paths = {note["path"] for note in (*saved["changes"], *saved["warnings"])}
+        response = await ask(server, "PATCH", f"/api/domains/{domain}", change)
+        assert name in response["settings"]["mcpServers"], response
+        paths = {note["path"] for note in (*response["changes"], *response["warnings"])}
         assert all(path.startswith("settings.mcpServers.") for path in paths)
-        assert not any("not installed" in note["text"] for note in saved["warnings"])
+        assert not any("not installed" in note["text"] for note in response["warnings"])
         assert [item["name"] for item in tested["items"]] == [name]
 
 
@@ -135,15 +139,15 @@ async def wait_ready(server: Server, domain: str) -> None:
 
 def processes(data: Path, word: str) -> list[int]:
     """Return the processes of a data folder with a word in their command line."""
-    found = []
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\x00", b" ").decode("utf-8", "replace")
         except OSError:  # ended meanwhile
             continue
         if str(data) in line and word in line:
-            found.append(int(pid))
-    return sorted(found)
+            pids.append(int(pid))
+    return sorted(pids)
 
 
 def calling(tool: str, **arguments: Any) -> str:
@@ -192,8 +196,8 @@ async def test_pasted_servers_are_tested_saved_called_and_recover_from_a_kill(tm
                 fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
                 assert outcomes(await chat.say(calling("notes__create_entities", entities=[fact]))) == ["ok"]
                 assert "Article 17" in text_of(await chat.say(calling("notes__search_nodes", query="GDPR")))
-                now = await chat.say(calling("clock__get_current_time", timezone="Asia/Tokyo"))
-                assert "Asia/Tokyo" in text_of(now)
+                last_turn = await chat.say(calling("clock__get_current_time", timezone="Asia/Tokyo"))
+                assert "Asia/Tokyo" in text_of(last_turn)
                 assert "5" in text_of(await chat.say(calling("every__get-sum", a=2, b=3)))
                 killed: list[int] = []
 

@@ -105,7 +105,7 @@ async def _furnish(rig: Rig) -> dict[str, str]:
     conversation = await rig.conversation(domain)
     turn = (await rig.say(conversation, "Hi"))[-1]
     chunks = (await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}/chunks"))["items"]
-    shown = await rig.ok("GET", f"/api/turns/{turn['turnId']}")
+    turn_details = await rig.ok("GET", f"/api/turns/{turn['turnId']}")
     return {
         "domain": domain,
         "document": document["id"],
@@ -113,7 +113,7 @@ async def _furnish(rig: Rig) -> dict[str, str]:
         "conversation": conversation,
         "message": turn["messageId"],
         "turn": turn["turnId"],
-        "image": shown["imageId"],
+        "image": turn_details["imageId"],
         "role": "assistant",
         "name": "TOKEN",
     }
@@ -188,10 +188,10 @@ class Judge:
         if any(word in answer.text for word in INSIDES) and answer.status_code >= 400:
             self.found.problems.append(f"{exchange} shows insides: {answer.text[:300]}")
         responses = self._document["paths"][operation.path][operation.method.lower()]["responses"]
-        described = responses.get(str(answer.status_code), {})
-        if "$ref" in described:
-            described = self._document["components"]["responses"][described["$ref"].rpartition("/")[2]]
-        schema = described.get("content", {}).get("application/json", {}).get("schema")
+        response_schema = responses.get(str(answer.status_code), {})
+        if "$ref" in response_schema:
+            response_schema = self._document["components"]["responses"][response_schema["$ref"].rpartition("/")[2]]
+        schema = response_schema.get("content", {}).get("application/json", {}).get("schema")
         if schema is None or not answer.headers.get("content-type", "").startswith("application/json"):
             return
         try:

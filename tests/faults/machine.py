@@ -90,11 +90,11 @@ class Conversation(RuleBasedStateMachine):
         self._send(viewer, message, queue)
 
     @precondition(lambda self: self.sent)
-    @rule(viewer=viewers, which=numbers, other=st.booleans())
-    def resend(self, viewer: int, which: int, other: bool) -> None:
+    @rule(viewer=viewers, index=numbers, as_other_viewer=st.booleans())
+    def resend(self, viewer: int, index: int, as_other_viewer: bool) -> None:
         """Send a message again, or another message with its id."""
-        message = self.sent[which % len(self.sent)]
-        if not other:
+        message = self.sent[index % len(self.sent)]
+        if not as_other_viewer:
             self._send(viewer, message, True)
             return
         chat = self._chat(viewer)
@@ -111,32 +111,32 @@ class Conversation(RuleBasedStateMachine):
         chat = self._chat(viewer)
         if chat is None:
             return
-        repeated = message in self.sent
+        is_repeat = message in self.sent
         try:
             reply = chat.send(message.content, message.key, onBusy="queue" if queue else "reject")
         except Dead:
             self._dead(viewer)
-            if not repeated:
+            if not is_repeat:
                 message.unsure = True
                 self.sent.append(message)
             return
         if reply["type"] == "accepted":
             assert message.turn in (None, reply["turnId"]), "a message sent again made a second turn"
             message.turn, message.unsure = reply["turnId"], False
-            if not repeated:
+            if not is_repeat:
                 self.sent.append(message)
             return
         assert reply["code"] == "TURN_IN_PROGRESS", reply
         assert message.turn is None, "a message that was accepted is refused when it is sent again"
-        if repeated:
+        if is_repeat:
             self.sent.remove(message)
         self.refused.append(message.content)
 
     @precondition(lambda self: self.sent)
-    @rule(viewer=viewers, which=st.none() | numbers, queued=st.booleans())
-    def interrupt(self, viewer: int, which: int | None, queued: bool) -> None:
+    @rule(viewer=viewers, index=st.none() | numbers, queued=st.booleans())
+    def interrupt(self, viewer: int, index: int | None, queued: bool) -> None:
         chat = self._chat(viewer)
-        turn = None if which is None else self.sent[which % len(self.sent)].turn
+        turn = None if index is None else self.sent[index % len(self.sent)].turn
         if chat is None:
             return
         try:
@@ -145,15 +145,15 @@ class Conversation(RuleBasedStateMachine):
         except Dead:
             self._dead(viewer)
 
-    @rule(viewer=viewers, which=st.none() | numbers, back=numbers)
-    def drop(self, viewer: int, which: int | None, back: int) -> None:
+    @rule(viewer=viewers, index=st.none() | numbers, back=numbers)
+    def drop(self, viewer: int, index: int | None, back: int) -> None:
         """Drop a socket. With ``which``, reconnect to a known turn after a number that was seen."""
-        lost, self.chats[viewer] = self.chats[viewer], None
-        if lost is not None:
-            lost.drop()
-        if which is None or not self.ledger.seen:
+        dropped, self.chats[viewer] = self.chats[viewer], None
+        if dropped is not None:
+            dropped.drop()
+        if index is None or not self.ledger.seen:
             return
-        turn = sorted(self.ledger.seen)[which % len(self.ledger.seen)]
+        turn = sorted(self.ledger.seen)[index % len(self.ledger.seen)]
         after = max(0, max(self.ledger.seen[turn], default=0) - back)
         chat = self._chat(viewer)
         if chat is None:
@@ -222,11 +222,11 @@ class Conversation(RuleBasedStateMachine):
             return "dead"
         return ""
 
-    @rule(again=st.just("") | places)
-    def kill(self, again: str) -> None:
+    @rule(next_place=st.just("") | places)
+    def kill(self, next_place: str) -> None:
         """Kill the server with ``kill -9``. ``again`` is a place where the next process dies."""
         self.server.kill()
-        self._gone(again)
+        self._gone(next_place)
 
     @rule(place=places)
     def arm(self, place: str) -> None:
@@ -240,12 +240,12 @@ class Conversation(RuleBasedStateMachine):
         if not self.server.alive:
             self._gone()
 
-    def _gone(self, again: str = "") -> None:
+    def _gone(self, next_place: str = "") -> None:
         """Handle the server's end: close all sockets and start it again."""
         self.server.died()
         for viewer in range(VIEWERS):
             self._close(viewer)
-        self.server.start(again)
+        self.server.start(next_place)
 
     def _dead(self, viewer: int) -> None:
         """Handle the end of a socket that was not dropped. Only the server's death causes this."""
@@ -298,28 +298,28 @@ class Conversation(RuleBasedStateMachine):
         if last["type"] == "error":
             assert last["code"] == "RESUME_LIMIT", last
             assert self.server.starts - message.start > MAX_RESUMES
-        spent = self.rig.outside.spent[message.key]
-        assert spent <= 1, f"the tool with effects ran {spent} times"
+        runs = self.rig.outside.spent[message.key]
+        assert runs <= 1, f"the tool with effects ran {runs} times"
         for event in events:
-            if event["type"] == "tool_result" and event["toolName"].endswith("spend") and not spent:
+            if event["type"] == "tool_result" and event["toolName"].endswith("spend") and not runs:
                 assert event["status"] != "ok", event
         return events
 
     def _check_transcript(self, logs: dict[str, list[Event]]) -> None:
         messages = self.server.messages(self.id)
-        shown = [message["turnId"] for message in messages if message["role"] == "user"]
-        order = [turn for turn in shown if turn in logs] + [turn for turn in logs if turn not in shown]
+        shown_turns = [message["turnId"] for message in messages if message["role"] == "user"]
+        order = [turn for turn in shown_turns if turn in logs] + [turn for turn in logs if turn not in shown_turns]
         if not self.compacted:
             check_messages(messages, [(turn, logs[turn]) for turn in order])
         contents = [message["content"] for message in messages if message["role"] == "user"]
         assert not set(contents) & set(self.refused), "a message that was refused is in the transcript"
-        assert len(set(shown)) == len(shown)
+        assert len(set(shown_turns)) == len(shown_turns)
 
     def _next_message(self) -> None:
         with Chat(self.server, self.id, self.ledger) as chat:
-            sent = chat.send(f"At last {self.id[-6:]}-last plain", "last")
-            assert sent["type"] == "accepted", sent
-            assert chat.finish(sent["turnId"])["type"] == "done"
+            accepted = chat.send(f"At last {self.id[-6:]}-last plain", "last")
+            assert accepted["type"] == "accepted", accepted
+            assert chat.finish(accepted["turnId"])["type"] == "done"
 
     def check_requests(self) -> None:
         api = self.rig.outside.api
@@ -328,14 +328,14 @@ class Conversation(RuleBasedStateMachine):
             for tool in request.get("tools", ()):
                 assert not BOUND & set(tool["input_schema"].get("properties", ())), tool
         received = [raw for turn in self.ledger.seen.values() for raw in turn.values()]
-        shown = [str(self.server.call("GET", f"/api/domains/{self.rig.domain}")), self.server.said.read_text()]
-        assert all(SECRET not in text for text in (*received, *shown, str(api.requests)))
+        outputs = [str(self.server.call("GET", f"/api/domains/{self.rig.domain}")), self.server.said.read_text()]
+        assert all(SECRET not in text for text in (*received, *outputs, str(api.requests)))
         api.calls.clear()  # so that the next conversation counts only its own calls
 
 
-def run_machine(made: Rig, *, examples: int, steps: int, seed: int | None = None) -> None:
+def run_machine(rig: Rig, *, examples: int, steps: int, seed: int | None = None) -> None:
     """Run ``examples`` conversations of ``steps`` steps: always the same ones, or those of a seed."""
-    Conversation.rig = made
+    Conversation.rig = rig
     options = settings(
         max_examples=examples,
         stateful_step_count=steps,

@@ -184,11 +184,11 @@ class Server:
         """Let the process die at ``name:n`` counted from now. An empty string disarms it."""
         self.call("PUT", "/failpoint", failpoint)
 
-    def set_clock(self, wrong: float) -> None:
+    def set_clock(self, offset: float) -> None:
         """Set the error of the machine's clock in seconds, also for the time after a restart."""
-        self._environment["VICTIM_CLOCK"] = str(wrong)
+        self._environment["VICTIM_CLOCK"] = str(offset)
         if self.alive:
-            self.call("PUT", "/clock", wrong)
+            self.call("PUT", "/clock", offset)
 
     def suspend(self, seconds: float) -> None:
         """Suspend the process (SIGSTOP) for some seconds."""
@@ -203,8 +203,8 @@ class Server:
 
     def domain(self, outside: Outside, name: str = "proof") -> str:
         """Create a domain with the tool server, and wait until its tools are known."""
-        made = self.call("POST", "/api/domains", {"name": name, "settings": outside.settings})
-        return str(made["id"])
+        created = self.call("POST", "/api/domains", {"name": name, "settings": outside.settings})
+        return str(created["id"])
 
     def conversation(self, domain: str) -> str:
         return str(self.call("POST", "/api/conversations", {"domainId": domain})["id"])
