@@ -19,7 +19,7 @@ from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say
 from tests.access.issuer import issuing
 from tests.access.tenants import as_operator, bearer
-from tests.access.test_oidc import rig_with
+from tests.access.test_oidc import make_rig
 from tests.server.rig import Json, Rig, events_of
 from tests.waiting import pause
 from tests.ws.serving import Client, serving
@@ -594,7 +594,7 @@ async def test_runs_of_the_evaluation_see_labelled_documents(tmp_path: Path) -> 
 
 async def test_the_groups_of_a_provider_give_labels_until_a_token_lacks_them(tmp_path: Path) -> None:
     odd_group = 'Alle "Mitarbeiter" *\\ ☃'
-    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, domain):
+    async with issuing() as issuer, make_rig(tmp_path, issuer.url) as (rig, domain):
         document = await rig.upload(domain, "plan.md", b"# Plan\n\nzebraplan")
         path = f"/api/domains/{domain}/documents/{document['id']}"
         await rig.ok("PATCH", path, {"labels": ["board"]})

@@ -89,10 +89,10 @@ def kill_backups(data: Path, folder: Path, every: int) -> tuple[int, list[str]]:
             verify(target)
         elif run(work) != 0:
             problems.append(f"{place}: the next backup failed")
-        left = sorted(path.name for path in folder.iterdir())
+        leftovers = sorted(path.name for path in folder.iterdir())
         verify(target)
-        if any(name.startswith(".") for name in left):
-            problems.append(f"{place}: left {left}")
+        if any(name.startswith(".") for name in leftovers):
+            problems.append(f"{place}: left {leftovers}")
     return len(kill_places), problems
 
 
@@ -111,15 +111,15 @@ def kill_restores(data: Path, folder: Path, every: int) -> tuple[int, list[str]]
         copy = folder / f"copy{number}"
         if run(into(copy.name), place) != EXIT_CODE:
             problems.append(f"{place}: was not reached")
-        whole = place.startswith("restore.done")
+        is_whole = place.startswith("restore.done")
         try:
             DataFolder.own(copy).release()
-            if not whole:
+            if not is_whole:
                 problems.append(f"{place}: a server may begin with half of it")
         except RestoreUnfinished:
-            if whole:
+            if is_whole:
                 problems.append(f"{place}: it is whole, and no server may begin")
-        if not whole and run(into(copy.name)) != 0:
+        if not is_whole and run(into(copy.name)) != 0:
             problems.append(f"{place}: the next restore failed")
         restored = read_rows(copy / DATABASE)
         if {name: restored[name] for name in rows} != rows or read_files(copy) != expected:
@@ -130,7 +130,7 @@ def kill_restores(data: Path, folder: Path, every: int) -> tuple[int, list[str]]
 def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
     """Back up and restore with a limit on the size of files, as on a disk that fills up."""
     target, problems = folder / "starved.tar.zst", []
-    whole = folder / "b.tar.zst"
+    backup = folder / "b.tar.zst"
 
     def limit(size: int, work: Callable[[], object]) -> Callable[[], object]:
         def limited() -> None:
@@ -145,17 +145,17 @@ def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
     def back_up() -> None:
         anyio.run(lambda: make_backup(data / DATABASE, data, target, BackupOptions()))
 
-    sizes = (1, 4096, whole.stat().st_size // 2)
+    sizes = (1, 4096, backup.stat().st_size // 2)
     for size in sizes:
         if run(limit(size, back_up)) != REFUSED:
             problems.append(f"a backup with {size} bytes of room did not say so")
-        if left := [path.name for path in folder.iterdir() if "starved" in path.name]:
-            problems.append(f"a backup with {size} bytes of room left {left}")
+        if leftovers := [path.name for path in folder.iterdir() if "starved" in path.name]:
+            problems.append(f"a backup with {size} bytes of room left {leftovers}")
     for size in sizes:
         copy = folder / f"starved{size}"
 
         def put_back(copy: Path = copy) -> None:
-            anyio.run(lambda: restore(Plan(whole, copy, copy / DATABASE)))
+            anyio.run(lambda: restore(Plan(backup, copy, copy / DATABASE)))
 
         if (code := run(limit(size, put_back))) != REFUSED:
             problems.append(f"a restore with {size} bytes of room did not say so: {code}")

@@ -29,8 +29,8 @@ def record_streams() -> dict[str, list[Heard]]:
     return streams
 
 
-def texts(heard: Heard, role: str = "assistant") -> list[str]:
-    return [message["content"] for message in heard["messages"] if message["role"] == role and message.get("content")]
+def texts(output: Heard, role: str = "assistant") -> list[str]:
+    return [message["content"] for message in output["messages"] if message["role"] == role and message.get("content")]
 
 
 async def test_the_stock_client_reads_every_stream_and_a_live_server(tmp_path: Path) -> None:
@@ -88,20 +88,20 @@ def check_recorded(by_name: dict[str, Heard]) -> None:
     assert by_name["waiting"]["outcome"] == by_name["approving, history"]["outcome"] == "interrupt"
 
 
-def check_found(heard: Heard, native: list[Heard]) -> None:
+def check_found(output: Heard, native: list[Heard]) -> None:
     """The answer, its call and its citations equal those of the native stream."""
     last_event = native[-1]
-    assert texts(heard) == ["You get 25 days."]
-    assert heard["result"]["references"] == last_event["references"] != []
-    (call,) = [call for message in heard["messages"] for call in message.get("toolCalls", [])]
+    assert texts(output) == ["You get 25 days."]
+    assert output["result"]["references"] == last_event["references"] != []
+    (call,) = [call for message in output["messages"] for call in message.get("toolCalls", [])]
     (tool_call,) = [event for event in native if event["type"] == "tool_call"]
     assert call["function"]["name"] == tool_call["toolName"]
     assert json.loads(call["function"]["arguments"]) == tool_call["arguments"]
     (result,) = [event for event in native if event["type"] == "tool_result"]
-    assert texts(heard, "tool") == [result["content"]]
-    custom_values = {custom_event["name"]: custom_event["value"] for custom_event in heard["custom"]}
+    assert texts(output, "tool") == [result["content"]]
+    custom_values = {custom_event["name"]: custom_event["value"] for custom_event in output["custom"]}
     (citation,) = [event for event in native if event["type"] == "source_reference"]
     assert custom_values["source_reference"]["citedText"] == citation["citedText"]
     assert custom_values["retrieval"]["hits"][0]["chunkId"] == citation["chunkId"]
-    usage, done_usage = heard["usage"][0], last_event["usage"]
+    usage, done_usage = output["usage"][0], last_event["usage"]
     assert (usage["model"], usage["outputTokens"]) == (last_event["model"], done_usage["outputTokens"])

@@ -64,12 +64,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one scenario. ``failed`` lists failed checks with reasons; ``said`` is the whole output."""
+    """The result of one scenario. ``failed`` lists failed checks with reasons; ``output`` is the whole output."""
 
     scenario: str
     passed: bool
     failed: tuple[str, ...]
-    said: str
+    output: str
 
 
 def advise_install(suite: Path = SUITE) -> str:

@@ -72,7 +72,7 @@ def test_the_frozen_lists_of_the_suite_are_read_whole() -> None:
 )
 def test_a_person_answers_what_the_suites_server_asks_for(revision: str, scenario: str) -> None:
     result = run_scenario(scenario, revision, "client")
-    assert result.passed, result.said[-4000:]
+    assert result.passed, result.output[-4000:]
 
 
 def test_a_scenario_that_the_suite_skipped_has_not_passed() -> None:
@@ -82,10 +82,10 @@ def test_a_scenario_that_the_suite_skipped_has_not_passed() -> None:
 
 async def test_the_suite_gets_a_token_from_the_authorization_server(tmp_path: Path) -> None:
     results = await run_authorization(tmp_path)
-    assert [result.scenario for result in results if result.passed] == [*AUTHORIZATION], results[-1].said[-4000:]
+    assert [result.scenario for result in results if result.passed] == [*AUTHORIZATION], results[-1].output[-4000:]
 
 
 @pytest.mark.nightly("a minute of waiting for tasks; test_mcp_door tests the same with the SDK's client")
 async def test_tasks_of_the_mcp_endpoint_pass_the_suite(tmp_path: Path) -> None:
     for result in await run_tasks(tmp_path):
-        assert result.passed, (result.scenario, result.failed, result.said[-4000:])
+        assert result.passed, (result.scenario, result.failed, result.output[-4000:])

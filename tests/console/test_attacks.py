@@ -65,8 +65,8 @@ async def test_text_of_people_models_documents_and_tools_runs_no_script(tmp_path
 async def test_waits_and_errors_run_no_script(tmp_path: Path) -> None:
     options = [CORPUS[0], CORPUS[1]]
     question = Step((Use("ask_user", {"question": ALL[:1500], "options": options}),))
-    failing = ModelError(ALL, retryable=False)
-    async with console(tmp_path, question, failing) as desk:
+    model_error = ModelError(ALL, retryable=False)
+    async with console(tmp_path, question, model_error) as desk:
         page = desk.page
         await page.add_init_script(LISTEN_FOR_HITS)
         await desk.rig.domain(askUser=True)

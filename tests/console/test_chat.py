@@ -151,9 +151,9 @@ async def test_the_step_line_counts_recalled_memories_and_text_follows_its_direc
 
 
 async def test_a_question_is_retried_edited_and_stopped_and_its_branches_stay(tmp_path: Path) -> None:
-    failing = ModelError("upstream 529 overloaded_error at host x", retryable=False)
+    model_error = ModelError("upstream 529 overloaded_error at host x", retryable=False)
     slow = Stalled(say("This answer is stopped before its end, which nobody reads."), 4)
-    async with console(tmp_path, failing, say("Blue."), slow, say("Green.")) as desk:
+    async with console(tmp_path, model_error, say("Blue."), slow, say("Green.")) as desk:
         page = desk.page
         await desk.rig.domain()
         await desk.goto()

@@ -14,8 +14,8 @@ from tests.tools.support import SERVERS
 
 pytestmark = [needs_browser, pytest.mark.attack(kind="web")]
 
-PRINTED = " ".join(each for each in CORPUS if each.isprintable())
-SAID = " ".join(each for each in CORPUS if each.isprintable() and "{" not in each)
+PRINTED = " ".join(text for text in CORPUS if text.isprintable())
+SAID = " ".join(text for text in CORPUS if text.isprintable() and "{" not in text)
 ALL = "\n\n".join(CORPUS)
 
 

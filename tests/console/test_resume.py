@@ -58,8 +58,8 @@ async def wait_for_end(page: Page) -> None:
 
 
 async def test_a_reload_in_mid_sentence_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    stalled = Stalled(LONG, 20)
-    async with console(tmp_path, stalled) as desk:
+    stalled_model = Stalled(LONG, 20)
+    async with console(tmp_path, stalled_model) as desk:
         await desk.rig.domain()
         await desk.goto()
         await ask(desk.page, "Tell me")
@@ -67,7 +67,7 @@ async def test_a_reload_in_mid_sentence_loses_and_repeats_nothing(tmp_path: Path
         await desk.page.reload()
         await expect(desk.page.locator(".answer .prose")).to_contain_text("Sentence 14")
         await expect(desk.page.get_by_role("button", name="Stop")).to_be_visible()
-        stalled.until.set()
+        stalled_model.until.set()
         await wait_for_end(desk.page)
         await settle(desk.page, words("".join(PARTS)))
 

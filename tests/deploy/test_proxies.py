@@ -81,9 +81,9 @@ def _trusting() -> ssl.SSLContext:
 @contextmanager
 def _server(folder: Path, api: FakeMessagesAPI, **variables: str) -> Iterator[tuple[Server, str]]:
     """Run a server with an operator's key. Every request needs it."""
-    given = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_ALLOWED_HOSTS": NAME}
-    given["AGENTIC_RAG_EMBEDDING"] = "none"
-    with serving_without_demo(folder / "data", **given, **variables) as server:
+    settings = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_ALLOWED_HOSTS": NAME}
+    settings["AGENTIC_RAG_EMBEDDING"] = "none"
+    with serving_without_demo(folder / "data", **settings, **variables) as server:
         key = str(server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"])
         yield server, key
 
@@ -115,16 +115,16 @@ async def _streams(guest: Guest, domain: str) -> None:
     """Server-sent events arrive while the model is silent."""
     conversation = (await guest.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
     path = f"/api/conversations/{conversation}"
-    heard: list[str] = []
+    events: list[str] = []
     with anyio.fail_after(PATIENCE):
         async with guest.http.stream("POST", f"{path}/messages", json={"content": "Hello"}) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             async for line in stream.aiter_lines():
                 if line.startswith("event: "):
-                    heard.append(line.removeprefix("event: "))
-                    if heard.count("text") == 1 and heard[-1] == "text":
+                    events.append(line.removeprefix("event: "))
+                    if events.count("text") == 1 and events[-1] == "text":
                         await guest.ok("POST", f"{path}/interrupt")
-    assert heard[-1] == "interrupted"
+    assert events[-1] == "interrupted"
 
 
 async def _talks(guest: Guest, domain: str) -> None:
@@ -149,17 +149,17 @@ async def _uploads(guest: Guest, domain: str) -> None:
 
 async def _is_believed_nothing(guest: Guest) -> None:
     """The proxy determines the client's address and scheme; the server determines names and origins."""
-    wrong = {"name": "ann", "key": "arag_" + "x" * 43}
+    wrong_credentials = {"name": "ann", "key": "arag_" + "x" * 43}
     page = {"x-requested-with": "page", "authorization": "", **FORGED}
-    refused = await guest.http.post("/api/auth/sign-in", json=wrong, headers=page)
-    assert refused.status_code == 401
+    refusal = await guest.http.post("/api/auth/sign-in", json=wrong_credentials, headers=page)
+    assert refusal.status_code == 401
     rows = (await guest.ok("GET", "/api/audit?limit=50"))["items"]
-    (row,) = [each for each in rows if "sign-in" in each["action"] and each["outcome"] == "refused"]
+    (row,) = [row for row in rows if "sign-in" in row["action"] and row["outcome"] == "refused"]
     assert row["details"]["from"] == "127.0.0.1"
     right = {"name": "ann", "key": guest.key}
-    signed = await guest.http.post("/api/auth/sign-in", json=right, headers=page)
-    assert signed.status_code == 201, signed.text
-    cookie = signed.headers["set-cookie"]
+    response = await guest.http.post("/api/auth/sign-in", json=right, headers=page)
+    assert response.status_code == 201, response.text
+    cookie = response.headers["set-cookie"]
     assert cookie.startswith("__Host-agentic-rag=" if guest.proxy.secure else "agentic-rag=")
     assert ("Secure" in cookie) == guest.proxy.secure
     for headers, code in (({"origin": "https://evil.example"}, 403), ({"origin": guest.proxy.origin}, 200)):

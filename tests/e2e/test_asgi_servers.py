@@ -96,8 +96,8 @@ def comparable(texts: list[str]) -> list[str]:
     assert [event["seq"] for event in events[1:]] == list(range(1, len(texts)))
     frames: list[str] = []
     for at_once, run in groupby(zip(events, texts, strict=True), lambda pair: pair[0]["type"] in SIDE_BY_SIDE):
-        masked = [CHANGING.sub('""', text) for _, text in run]
-        frames += sorted(re.sub(r'"seq":\d+', "", text) for text in masked) if at_once else masked
+        masked_texts = [CHANGING.sub('""', text) for _, text in run]
+        frames += sorted(re.sub(r'"seq":\d+', "", text) for text in masked_texts) if at_once else masked_texts
     return frames
 
 

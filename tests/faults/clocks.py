@@ -45,8 +45,8 @@ def run(rig: Rig, steps: Sequence[float], restart_at: float) -> None:
 
 def _check_order(rig: Rig, conversation: str, message_ids: Sequence[str], turns: Sequence[str]) -> None:
     messages = rig.server.messages(conversation)
-    answered = [str(message["content"]).split()[1] for message in messages if message["role"] == "user"]
-    assert answered == list(message_ids), f"messages {list(message_ids)} were answered as {answered}"
+    answered_ids = [str(message["content"]).split()[1] for message in messages if message["role"] == "user"]
+    assert answered_ids == list(message_ids), f"messages {list(message_ids)} were answered as {answered_ids}"
     assert list(turns) == sorted(turns), "the ids of the turns are not in the order in which they were sent"
 
 

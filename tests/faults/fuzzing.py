@@ -146,8 +146,8 @@ def _fuzz_operation(
         for name, draw in zip(names, draws, strict=True):
             if name in ids and draw < REAL_IDS and not deletes:
                 case.path_parameters[name] = ids[name]
-        prepared = requests.Request(**_plain(case.as_transport_kwargs(base_url=URL))).prepare()
-        portal.call(_send, rig, prepared, judge, operation)
+        prepared_request = requests.Request(**_plain(case.as_transport_kwargs(base_url=URL))).prepare()
+        portal.call(_send, rig, prepared_request, judge, operation)
 
     with suppress(Unsatisfiable):  # an operation without possible requests is no problem
         send()
@@ -158,19 +158,21 @@ def _plain(request: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in request.items() if name in names}
 
 
-async def _send(rig: Rig, prepared: requests.PreparedRequest, judge: "Judge", operation: Any) -> None:
-    label, body = f"{operation.method.upper()} {operation.path}", prepared.body or b""
+async def _send(rig: Rig, prepared_request: requests.PreparedRequest, judge: "Judge", operation: Any) -> None:
+    label, body = f"{operation.method.upper()} {operation.path}", prepared_request.body or b""
     content = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)  # type: ignore[arg-type]
-    headers = prepared.headers.items()
+    headers = prepared_request.headers.items()
     sent_headers = {name: str(value) for name, value in headers if name.lower() in ("content-type", "if-match")}
     try:
-        request = rig.http.build_request(str(prepared.method), str(prepared.url), content=content, headers=sent_headers)
+        request = rig.http.build_request(
+            str(prepared_request.method), str(prepared_request.url), content=content, headers=sent_headers
+        )
     except (httpx2.InvalidURL, UnicodeError):
         return  # cannot be sent
     try:
         judge.judge(label, operation, await rig.http.send(request))
     except AssertionError as exc:  # from the rig: the document does not contain this answer
-        judge.found.problems.append(f"{label}: {exc} ({prepared.url} {content[:300]!r})")
+        judge.found.problems.append(f"{label}: {exc} ({prepared_request.url} {content[:300]!r})")
 
 
 class Judge:

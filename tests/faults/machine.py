@@ -328,7 +328,7 @@ class Conversation(RuleBasedStateMachine):
             for tool in request.get("tools", ()):
                 assert not BOUND & set(tool["input_schema"].get("properties", ())), tool
         received = [raw for turn in self.ledger.seen.values() for raw in turn.values()]
-        outputs = [str(self.server.call("GET", f"/api/domains/{self.rig.domain}")), self.server.said.read_text()]
+        outputs = [str(self.server.call("GET", f"/api/domains/{self.rig.domain}")), self.server.log_path.read_text()]
         assert all(SECRET not in text for text in (*received, *outputs, str(api.requests)))
         api.calls.clear()  # so that the next conversation counts only its own calls
 

@@ -181,18 +181,20 @@ def idle(rig: Rig, pinger: Pinger, seconds: float = 5.0) -> list[float]:
 
 def measure(door: Door, kind: str, pinger: Pinger, bound: float, attempts: int = 4) -> Delay:
     """Send a text to a door. If it delays others longer than ``bound``, send it again and use the minimum."""
-    least: Delay | None = None
+    least_delay: Delay | None = None
     for _ in range(attempts):
         start = time.monotonic()
-        answered = door.knock(text_of(kind, door.size))
+        answer = door.knock(text_of(kind, door.size))
         time.sleep(SETTLED_SECONDS)
         slowest = pinger.slowest(start)
-        delay = Delay(door.name, kind, answered, slowest.seconds, slowest.cpu)
-        least = delay if least is None else min(least, delay, key=lambda candidate: candidate.due_to_server)
-        if least.due_to_server <= bound:
+        delay = Delay(door.name, kind, answer, slowest.seconds, slowest.cpu)
+        least_delay = (
+            delay if least_delay is None else min(least_delay, delay, key=lambda candidate: candidate.due_to_server)
+        )
+        if least_delay.due_to_server <= bound:
             break
-    assert least is not None
-    return least
+    assert least_delay is not None
+    return least_delay
 
 
 def slow_callbacks(path: Path, after: int) -> tuple[list[Json], int]:

@@ -157,13 +157,13 @@ def fire(cluster: Cluster, count: int, times: int, kills: int, seed: int) -> Fir
     return count_fired(cluster.database.url)
 
 
-async def deliver(folder: Path, events: int, failing: float, kills: int, seed: int) -> tuple[float, Receiver, str]:
+async def deliver(folder: Path, events: int, failure_rate: float, kills: int, seed: int) -> tuple[float, Receiver, str]:
     """Deliver events to a receiver that fails now and then, while the sender is cancelled and restarted.
 
     Returns the seconds, the receiver, and the endpoint's secret.
     """
     random = Random(seed)
-    receiver = Receiver(lambda number: Response(status_code=503 if random.random() < failing else 200))
+    receiver = Receiver(lambda number: Response(status_code=503 if random.random() < failure_rate else 200))
     async with receiver.open(), outbox(folder, receiver.address) as box:
         endpoint, secret = await box.add(receiver.url)
         start = time.monotonic()

@@ -75,7 +75,7 @@ class Cluster:
 def make_cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environment: str) -> Iterator[Cluster]:
     """Run servers with a domain that has the counting tool. ``hosts``: further hosts that they may reach."""
     with ExitStack() as stack:
-        around = stack.enter_context(make_outside(folder))
+        outside = stack.enter_context(make_outside(folder))
         database = stack.enter_context(postgresql_server())
         port = urlsplit(database.url).port
         assert port is not None
@@ -90,10 +90,10 @@ def make_cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environm
                 "AGENTIC_RAG_REPLICA": f"server-{number}",
                 "AGENTIC_RAG_ALLOW_ROOT": "1",
                 "AGENTIC_RAG_DRAIN_SECONDS": "1",
-                "AGENTIC_RAG_MCP_HOSTS": f"{around.environment['AGENTIC_RAG_MCP_HOSTS']},{hosts}".rstrip(","),
+                "AGENTIC_RAG_MCP_HOSTS": f"{outside.environment['AGENTIC_RAG_MCP_HOSTS']},{hosts}".rstrip(","),
                 **environment,
             }
-            servers.append(Server(folder, around, **variables))
+            servers.append(Server(folder, outside, **variables))
         servers[0].start()  # the first server creates the tables
         starting = [threading.Thread(target=server.start) for server in servers[1:]]
         for thread in starting:
@@ -102,8 +102,8 @@ def make_cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environm
             thread.join()
         stack.callback(_end, servers)
         newer = make_later(folder / "tables", serves_before=True)
-        cluster = Cluster(servers, proxies, database, around, newer)
-        cluster.domain = servers[0].domain(around)
+        cluster = Cluster(servers, proxies, database, outside, newer)
+        cluster.domain = servers[0].domain(outside)
         yield cluster
 
 
@@ -136,7 +136,7 @@ class Client(threading.Thread):
         self._name = f"c{seed}"
         self.ledger = Ledger()
         self.conversation = cluster.ask(lambda server: server.conversation(cluster.domain))
-        self.said: list[Said] = []
+        self.sent_messages: list[Said] = []
         self.moves = 0
         """How often it had to change the server during a turn."""
         self.failure: BaseException | None = None
@@ -146,7 +146,7 @@ class Client(threading.Thread):
             for number in range(self._left):
                 script = self._random.choice(self._scripts)
                 key = f"{self._name}-{number}"
-                self.said.append(Said(key, script, self._speak(key, script)))
+                self.sent_messages.append(Said(key, script, self._speak(key, script)))
         except BaseException as exc:
             self.failure = exc
 
@@ -196,14 +196,14 @@ class Client(threading.Thread):
         """Read all turns again from each server, and count their results."""
         assert self.failure is None, f"{self._name}: {self.failure!r}"
         logs: list[tuple[str, list[Event]]] = []
-        for entry in self.said:
+        for entry in self.sent_messages:
             texts = {tuple(server.log(entry.turn)) for server in self._cluster.alive()}
             assert len(texts) == 1, f"{entry.turn} differs between servers"
             logs.append((entry.turn, self.ledger.check_log(texts.pop())))
         for server in self._cluster.alive():
             check_messages(server.messages(self.conversation), logs)
         calls = self._cluster.outside.spent
-        for entry in self.said:
+        for entry in self.sent_messages:
             assert calls[entry.key] <= 1, f"{entry.key} was spent {calls[entry.key]} times"
         return Counter(events[-1]["type"] for _, events in logs)
 

@@ -47,7 +47,7 @@ class Server:
         self.data = folder / "data"
         self.url = ""
         self.starts = 0
-        self.said = folder / "server.log"
+        self.log_path = folder / "server.log"
         """What the processes wrote to stderr."""
         self._child: Program
         inherited = {
@@ -78,10 +78,10 @@ class Server:
             if self._listens(failpoint):
                 return
             failpoint = ""
-        raise AssertionError(f"the server does not start: {self.said.read_text()[-2000:]}")
+        raise AssertionError(f"the server does not start: {self.log_path.read_text()[-2000:]}")
 
     def _listens(self, failpoint: str) -> bool:
-        with self.said.open("a") as log_file:
+        with self.log_path.open("a") as log_file:
             self._child = Program(
                 ["--data", str(self.data)],
                 module="tests.faults.victim",
@@ -113,7 +113,7 @@ class Server:
 
     def died(self, seconds: float = PATIENCE) -> None:
         """Wait for the process to kill itself at an armed place."""
-        assert self._child.wait(seconds) == -signal.SIGKILL, self.said.read_text()[-2000:]
+        assert self._child.wait(seconds) == -signal.SIGKILL, self.log_path.read_text()[-2000:]
         self._reap()
 
     def terminate(self) -> int:

@@ -47,15 +47,15 @@ class Workers(Server):
         }
         self.settings = environment(**outside.environment, **{**variables, **settings})
         arguments = ["serve", "--workers", "2", "--port", "0"]
-        with self.said.open("a") as said:
+        with self.log_path.open("a") as log_file:
             output = subprocess.PIPE
-            self.program = Program(arguments, cwd=folder, env=self.settings, stdout=output, stderr=said.fileno())
+            self.program = Program(arguments, cwd=folder, env=self.settings, stdout=output, stderr=log_file.fileno())
 
     def begin(self) -> None:
         """Wait until it reports that it serves."""
         assert self.program.stdout is not None
         line = self.program.stdout.readline()
-        assert line.startswith("Agentic RAG serves"), self.said.read_text()
+        assert line.startswith("Agentic RAG serves"), self.log_path.read_text()
         self.url = line.split()[3]
 
     @property
@@ -188,7 +188,7 @@ def test_a_killed_workers_turn_continues_and_the_worker_is_replaced(workers: Wor
     assert surviving_pid in workers.pids
     replicas_met: set[str] = set()
     wait_until(lambda: meet(workers, replicas_met))
-    assert "was ended by signal 9" in workers.said.read_text()
+    assert "was ended by signal 9" in workers.log_path.read_text()
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_signal_stops_all_workers_in_order_and_a_second_one_at_once(
             for number in signals:
                 workers.program.send_signal(number)
                 wait_until(lambda: refuses(workers))
-            assert workers.program.wait(PATIENCE) == 0, workers.said.read_text()
+            assert workers.program.wait(PATIENCE) == 0, workers.log_path.read_text()
         assert not any(is_alive(pid) for pid in pids)
 
 

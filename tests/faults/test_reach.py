@@ -21,7 +21,7 @@ from tests.faults.reach import (
     fire,
     make_schedules,
     set_back,
-    until,
+    wait_until,
 )
 from tests.faults.replicas import make_cluster
 from tests.faults.server import Dead, Server
@@ -62,7 +62,7 @@ def test_each_time_of_a_schedule_fires_exactly_once_over_kills(tmp_path: Path, p
                     return False
                 return len([firing for firing in firings if firing["state"] == "done"]) == 3
 
-            until(ended)
+            wait_until(ended)
             all_firings = server.call("GET", f"{path}/firings")["items"]
             assert [firing["slot"] for firing in all_firings] == slots[::-1]
             server.call("PATCH", path, {"name": f"done at {place}", "enabled": False})
@@ -93,7 +93,7 @@ def test_a_wait_is_answered_from_the_link_after_a_kill(tmp_path: Path, hook: Hoo
                 chat.until(lambda event: event["type"] == "input_required")
                 server.kill()  # perhaps before the notification was sent: it is stored with the wait
             server.start()
-            until(lambda: hook.bodies)
+            wait_until(lambda: hook.bodies)
             link = server.url + urllib.parse.urlsplit(hook.bodies[-1]["data"]["link"]).path
             with urllib.request.urlopen(link, timeout=60) as page:
                 assert "counter__spend" in page.read().decode()
@@ -141,7 +141,7 @@ def test_a_wait_is_answered_from_its_link_on_another_server_after_a_kill(tmp_pat
             turn = chat.send(f"Go {conversation} tools", conversation)["turnId"]
             chat.until(lambda event: event["type"] == "input_required")
             asking_server.kill()
-        until(lambda: hook.bodies)
+        wait_until(lambda: hook.bodies)
         link = answering_server.url + urllib.parse.urlsplit(hook.bodies[-1]["data"]["link"]).path
         with urllib.request.urlopen(link, b"action=accept", timeout=60) as page:
             assert page.status == 200

@@ -36,7 +36,7 @@ class Listener(Thread):
 @pytest.mark.parametrize("signals", [1, 2])
 def test_clients_are_notified_of_a_stop_without_an_exception(rig: Rig, signals: int) -> None:
     conversation = rig.conversation()
-    before = len(rig.server.said.read_text())
+    before = len(rig.server.log_path.read_text())
     with Chat(rig.server, conversation, Ledger()) as chat, Chat(rig.server, rig.conversation(), Ledger()) as idle:
         turn = chat.send(f"Go {conversation} lasting", conversation)["turnId"]
         chat.until(lambda event: event["type"] == "text")
@@ -55,7 +55,7 @@ def test_clients_are_notified_of_a_stop_without_an_exception(rig: Rig, signals: 
             idle.hear()
     rig.server.start()
     assert code == 0
-    assert "Traceback" not in rig.server.said.read_text()[before:]
+    assert "Traceback" not in rig.server.log_path.read_text()[before:]
     if signals == 1:
         assert chat.asides == ["SERVER_STOPPING"]
         assert (chat.closed, idle.closed) == (1012, 1012)
