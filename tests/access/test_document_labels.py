@@ -188,7 +188,7 @@ async def mcp_call(plant: Plant, key: str, tool: str, arguments: Json) -> str:
     return result.text
 
 
-async def reads_of(plant: Plant, key: str, number: int, chunks: Mapping[int, str]) -> list[httpx2.Response]:
+async def read_everywhere(plant: Plant, key: str, number: int, chunks: Mapping[int, str]) -> list[httpx2.Response]:
     """Ask every route for one document."""
     document = f"{plant.path}/documents/{plant.ids[number]}"
     chunk = f"{plant.path}/chunks/{chunks[number]}"
@@ -239,7 +239,7 @@ async def test_no_endpoint_shows_a_document_to_a_reader_without_its_labels(tmp_p
             assert [item["id"] for item in page.json()["items"]] == [plant.ids[index] for index in visible_numbers]
             domain = (await plant.ask(key, "GET", plant.path)).json()
             assert domain["documentCount"] == len(visible_numbers)
-            reads = await reads_of(plant, key, number, chunks)
+            reads = await read_everywhere(plant, key, number, chunks)
             codes = [response.status_code for response in reads]
             assert codes == ([404] * 6 if number in hidden_numbers else [200, 200, 200, 415, 200, 200]), (codes, reads)
             texts += [response.text for response in reads if number in hidden_numbers]

@@ -86,7 +86,7 @@ CODES = {"MCP_COMMAND_NOT_ALLOWED", "MCP_SERVER_RESERVED", "VALIDATION_ERROR"}
 async def test_each_hostile_entry_is_refused_and_audited_once(tmp_path: Path, kind: str) -> None:
     async with admin(tmp_path) as mallory:
         await mallory.ask("PUT", f"{mallory.path}/secrets/KEY", {"value": CANARY})
-        await mallory.told()
+        await mallory.new_audit_rows()
         before = await mallory.state()
         for name, entry in CLASSES[kind]:
             for action, attempt in (
@@ -99,7 +99,7 @@ async def test_each_hostile_entry_is_refused_and_audited_once(tmp_path: Path, ki
                     *((422, code) for code in CODES),
                     (409, "MCP_SERVER_RESERVED"),
                 }, (name, entry, response.text)
-                (row,) = await mallory.told()
+                (row,) = await mallory.new_audit_rows()
                 assert (row.actor, row.action, row.outcome, row.count) == ("mallory", action, "refused", 1), entry
                 assert row.target.startswith(mallory.path)
                 assert row.details["code"] == error["code"]
@@ -113,7 +113,7 @@ async def test_a_member_and_an_admin_of_another_domain_save_and_test_nothing(tmp
     async with admin(tmp_path) as mallory:
         other_domain = await mallory.rig.domain()
         member = await make_key(mallory.rig, "max", "member", mallory.domain)
-        await mallory.told()
+        await mallory.new_audit_rows()
         before = await mallory.state()
         for key, path, expected in ((member, mallory.path, 403), (mallory.key, f"/api/domains/{other_domain}", 404)):
             for method, place, body in (
@@ -125,7 +125,7 @@ async def test_a_member_and_an_admin_of_another_domain_save_and_test_nothing(tmp
             ):
                 response = await mallory.rig.http.request(method, place, json=body, headers=bearer(key))
                 assert response.status_code == expected, place
-                (row,) = await mallory.told()
+                (row,) = await mallory.new_audit_rows()
                 assert (row.outcome, row.target) == ("refused", place)
         assert await mallory.state() == before
 
@@ -142,7 +142,7 @@ async def test_no_spelling_of_a_local_address_is_connected_to(tmp_path: Path) ->
             async with anyio.create_task_group() as tasks:
                 for name, url in entries.items():
                     tasks.start_soon(check_refused_at_start, mallory, name, url)
-            rows = [row for row in await mallory.told() if row.outcome == "refused"]
+            rows = [row for row in await mallory.new_audit_rows() if row.outcome == "refused"]
             assert {row.actor for row in rows} == {"mallory"}
             assert {row.details["path"] for row in rows} == {f"mcpServers.{name}.url" for name in entries}
         assert knocks() == 0
@@ -177,7 +177,7 @@ async def test_a_program_swapped_after_its_approval_is_reported_at_each_start(tm
         assert response.is_success, response.text
         assert (await restart_server(mallory))["state"] == "ready"
         await until(lambda: beats(policy.homes) > 2)
-        await mallory.told()
+        await mallory.new_audit_rows()
         program.write_text(program.read_text() + "\n")
         status = await restart_server(mallory)
         assert status["state"] == "failed"
@@ -203,7 +203,7 @@ async def test_a_folder_swapped_for_a_link_after_saving_is_reported_at_the_start
         assert response.is_success, response.text
         folder.rmdir()
         folder.symlink_to("/etc")
-        await mallory.told()
+        await mallory.new_audit_rows()
         assert (await restart_server(mallory))["state"] == "failed"
         await check_refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.args")
         assert marked(policy.marker) == []
@@ -226,7 +226,7 @@ async def test_a_redirect_to_another_host_is_reported_and_not_followed(tmp_path:
                 before = await mallory.state()
                 report = (await mallory.test({"x": {"url": f"{base}/mcp", "headers": {"A": CANARY}}})).json()
                 assert report["items"][0]["tools"] == []
-                rows = [row for row in await mallory.told() if row.outcome == "refused"]
+                rows = [row for row in await mallory.new_audit_rows() if row.outcome == "refused"]
                 assert {(row.actor, row.action, row.details["path"]) for row in rows} == {
                     ("mallory", "mcp.start", "mcpServers.x.url")
                 }
@@ -274,6 +274,6 @@ async def run_turn(mallory: Admin) -> list[Json]:
 
 async def check_refused_start(mallory: Admin, code: str, place: str) -> None:
     """Assert that the last starts of ``x``, and nothing else, were audited as refused. Equal ones are counted."""
-    rows = [row for row in await mallory.told() if row.outcome == "refused"]
+    rows = [row for row in await mallory.new_audit_rows() if row.outcome == "refused"]
     refusals = {(row.actor, row.action, row.target, row.details["code"], row.details["path"]) for row in rows}
     assert refusals == {("mallory", "mcp.start", f"{mallory.domain}/x", code, place)}

@@ -103,7 +103,7 @@ def leave_traces(conn: Connection, domain: str) -> None:
         secrets.put(conn, SecretRecord(domain_id=domain, name=name, sealed=f"for {ZANNE}".encode(), updated_at=now()))
 
 
-def everything(rig: Rig) -> Any:
+def make_reader_of_everything(rig: Rig) -> Any:
     """Return a function that reads all rows but the audit's, and all files, as one text."""
     skipped_tables = {"audit", "audit_head", "alembic_version"}
 
@@ -129,7 +129,7 @@ async def test_an_erased_person_leaves_only_a_number(tmp_path: Path, place: str,
         zanne, ben = await settle(rig, ZANNE, domain), await settle(rig, "ben", domain)
         await rig.application.database.write(partial(leave_traces, domain=domain))
         erasure = rig.application.business.erasure
-        read_database = everything(rig)
+        read_database = make_reader_of_everything(rig)
         assert ZANNE in await rig.application.database.read(read_database)
         if place:
 

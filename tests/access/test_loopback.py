@@ -98,7 +98,7 @@ async def test_a_connection_belongs_to_its_user_under_other_asgi_servers_too(tmp
 
 
 @contextmanager
-def pair(family: int, host: str, target: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+def connect_pair(family: int, host: str, target: str) -> Iterator[tuple[socket.socket, socket.socket]]:
     with socket.socket(family) as listener, socket.socket(socket.AF_INET6 if ":" in target else family) as peer:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -121,7 +121,7 @@ def pair(family: int, host: str, target: str) -> Iterator[tuple[socket.socket, s
 )
 def test_the_system_reports_the_owner_of_a_connection(family: int, host: str, target: str) -> None:
     try:
-        with pair(family, host, target) as (peer, own):
+        with connect_pair(family, host, target) as (peer, own):
             client_address = own.getpeername()[:2]
             to = own.getsockname()[:2]
             ways = (uid_of, ask_system, look_up)

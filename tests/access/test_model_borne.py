@@ -126,7 +126,7 @@ class Scene:
         assert (results[-1]["toolName"], results[-1]["status"]) == (name, "denied"), results[-1]["content"]
         assert events[-1]["type"] == "done"
         assert self.sent == []
-        (row,) = [row for row in await self.mallory.told() if row.outcome == "denied"]
+        (row,) = [row for row in await self.mallory.new_audit_rows() if row.outcome == "denied"]
         assert (row.actor, row.action, row.target) == ("ann", "tool.call", name)
         assert row.details["because"] == because
         assert row.details["domainId"] == self.mallory.domain
@@ -147,7 +147,7 @@ async def make_scene(folder: Path, *steps: Any, **fields: Any) -> AsyncIterator[
             await scene.connect()
             workspace = scene.mallory.rig.settings.workspaces / scene.mallory.domain
             before = role_files(workspace)
-            await scene.mallory.told()
+            await scene.mallory.new_audit_rows()
             yield scene
             assert [path for path in role_files(workspace) if path not in before and "assistant" in path] == []
 
@@ -173,7 +173,7 @@ async def test_an_injected_order_in_a_tools_result_or_error_has_no_effect(
     steps = (use("web__lookup", query=query), obey, say("Done."))
     async with make_scene(tmp_path, *steps, result=ORDER.format(target)) as scene:
         await scene.allow(web__lookup="allow")
-        await scene.mallory.told()
+        await scene.mallory.new_audit_rows()
         await scene.denied(await scene.ask(), target, "toolPolicy")
 
 
@@ -250,7 +250,7 @@ async def test_an_injected_order_in_a_document_has_no_effect(tmp_path: Path, pla
     steps = (*([first] if first else []), obey, say("Done."))
     async with make_scene(tmp_path, *steps) as scene:
         await plant_order(scene, ORDER.format(target))
-        await scene.mallory.told()
+        await scene.mallory.new_audit_rows()
         await scene.denied(await scene.ask(), target, "toolPolicy")
 
 
@@ -267,7 +267,7 @@ async def test_an_allow_pattern_does_not_apply_after_untrusted_text_and_an_exact
         ).is_success
         await plant_order(scene, ORDER.format("web__send"))
         await scene.allow(**{rule: "allow"})
-        await scene.mallory.told()
+        await scene.mallory.new_audit_rows()
         events = await scene.ask()
         if rule == "web__*":
             await scene.denied(events, "web__send", "others-text")
@@ -279,7 +279,7 @@ async def test_a_server_with_our_tool_names_gets_no_call_meant_for_ours(tmp_path
     calls = Step((Use("search_documents", {"query": "x"}), Use("promptx_recall", {"query": "x"})))
     async with make_scene(tmp_path, calls, use("web__role_write", text="x"), say("Done.")) as scene:
         await upload(scene, "leave.md", "# Leave\n\nTwenty-five days.")
-        await scene.mallory.told()
+        await scene.mallory.new_audit_rows()
         events = await scene.ask()
         servers = [event["server"] for event in events if event["type"] == "tool_call"]
         assert servers == ["retriever", "promptx", "web"]
@@ -295,7 +295,7 @@ async def test_a_tool_whose_description_changed_is_denied_and_no_model_reads_the
         scene.remote.remove_tool("lookup")
         scene.remote.add_tool(scene.send, name="lookup", description=ORDER.format("web__lookup"))
         await scene.connect()
-        await scene.mallory.told()
+        await scene.mallory.new_audit_rows()
         await scene.denied(await scene.ask(), "web__lookup", "changed")
         for request in scene.mallory.rig.model.requests:
             assert ORDER.format("web__lookup") not in " ".join(texts(request.tools))
@@ -333,6 +333,6 @@ async def test_a_secret_is_not_sent_in_arguments_under_any_policy(tmp_path: Path
     async with make_scene(tmp_path, Step((call,)), say("Done.")) as scene:
         await scene.allow(**{"web__*": "allow"})
         await scene.mallory.ask("PUT", f"{scene.mallory.path}/secrets/KEY", {"value": SECRET})
-        await scene.mallory.told()
+        await scene.mallory.new_audit_rows()
         row = await scene.denied(await scene.ask(), "web__send", "secret")
         assert SECRET not in str(row)

@@ -69,7 +69,7 @@ async def begin(page: Page, path: str = "/") -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(response.headers["location"]).query).items()}
 
 
-async def come_back(page: Page, issuer: Issuer, **claims: Any) -> httpx2.Response:
+async def finish_sign_in(page: Page, issuer: Issuer, **claims: Any) -> httpx2.Response:
     """Sign in as ann at an issuer that the test controls."""
     parameters = await begin(page)
     issuer.answer = issuer.sign(issuer.claims(**{"nonce": parameters["nonce"], **claims}))
@@ -140,7 +140,7 @@ async def test_the_code_is_bound_to_this_sign_in_by_pkce_and_to_this_browser_by_
         assert "/token" not in issuer.asked
         assert (await page.ask("GET", path + "&iss=http://evil.example")).status_code == 401
         assert "/token" not in issuer.asked
-        assert (await come_back(page, issuer)).status_code == 200
+        assert (await finish_sign_in(page, issuer)).status_code == 200
         verifier = issuer.form["code_verifier"]
         second_parameters = await begin(Page(rig))
         digest = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
@@ -191,7 +191,7 @@ def test_a_token_with_another_audience_or_expired_is_refused(claims: Claims, mes
 async def test_a_sign_in_is_ended_only_by_its_own_token(tmp_path: Path, claims: Claims, message: str) -> None:
     async with issuing() as issuer, make_rig(tmp_path, issuer.url) as (rig, _):
         page = Page(rig)
-        response = await come_back(page, issuer, **claims)
+        response = await finish_sign_in(page, issuer, **claims)
         assert (response.status_code, response.json()["error"]["code"]) == (401, "UNAUTHENTICATED")
         assert message in response.json()["error"]["message"]
         assert "agentic-rag" not in page.jar
@@ -251,7 +251,7 @@ async def test_groups_decide_and_are_read_again_each_time(tmp_path: Path) -> Non
         serving(rig.application.app) as address,
     ):
         page = Page(rig)
-        assert (await come_back(page, issuer, groups=["legal-authors", "choir"])).status_code == 200
+        assert (await finish_sign_in(page, issuer, groups=["legal-authors", "choir"])).status_code == 200
         as_operator(rig)
         assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {domain: "author"}
         ticket = (await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"]
@@ -261,7 +261,7 @@ async def test_groups_decide_and_are_read_again_each_time(tmp_path: Path) -> Non
         assert (await page.send("GET", "/api/domains"))[0] == 401
         assert (await list_domains(rig, issuer.sign(issuer.claims(groups=["choir"]))))[0] == 403
         assert (await rig.ok("GET", "/api/users/ann"))["grants"] == {}
-        assert (await come_back(page, issuer, groups=[])).status_code == 403
+        assert (await finish_sign_in(page, issuer, groups=[])).status_code == 403
         assert (await list_domains(rig, issuer.sign(issuer.claims(groups="operators"))))[0] == 200
         assert (await rig.ok("GET", "/api/users/ann"))["operator"] is True
         (tmp_path / "grants.toml").write_text("[[grants]]\ngroups = ")

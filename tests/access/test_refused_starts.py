@@ -114,7 +114,7 @@ async def test_a_server_that_redirects_its_message_endpoint_is_refused(tmp_path:
         (status,) = (await mallory.test({"x": entry})).json()["items"]
         assert status["tools"] == []
         assert "wants its messages at" in status["reason"]
-        rows = [row for row in await mallory.told() if row.outcome == "refused"]
+        rows = [row for row in await mallory.new_audit_rows() if row.outcome == "refused"]
         assert {(row.actor, row.action, row.target, row.details["path"]) for row in rows} == {
             ("mallory", "mcp.start", f"{mallory.domain}/x", "mcpServers.x.url")
         }

@@ -50,7 +50,7 @@ async def test_a_domain_moves_between_two_servers_and_is_the_same_bytes_again(tm
         code, output, errors = await run(tmp_path, "domains", "import", "a.zip", "--data", "two")
         assert code == 0, errors
         copy = output.split()[-1]
-        items = await second.indexed(copy)
+        items = await second.wait_until_indexed(copy)
         assert {item["name"] for item in items} == set(DOCUMENTS)
         assert (await run(tmp_path, "domains", "export", copy, "b.zip", "--data", "two"))[0] == 0
         second_import = await run(tmp_path, "domains", "import", "a.zip", "--into", copy, "--data", "two")

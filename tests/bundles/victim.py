@@ -51,7 +51,7 @@ def make(folder: Path) -> None:
     anyio.run(work)
 
 
-def on_copy(folder: Path, name: str, work: Callable[[Rig], Awaitable[object]]) -> Callable[[], object]:
+def work_on_copy(folder: Path, name: str, work: Callable[[Rig], Awaitable[object]]) -> Callable[[], object]:
     """Return a function that works on a copy of the data folder. The copy is made before."""
 
     async def begin() -> None:
@@ -117,7 +117,7 @@ def kill_all(
     ``before`` is the state of the folder ``base``, see `look`.
     """
     copy(folder, f"{kind}-whole")
-    reached = count(on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
+    reached = count(work_on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
     after = look(folder, f"{kind}-whole", folder / "report")
     problems = [] if before and after and before != after else ["it changed nothing"]
     kill_places = [place for place in places(Counter(reached), "bundle.") if place.partition(":")[0] not in skipped]
@@ -125,7 +125,7 @@ def kill_all(
     for number, place in enumerate(kill_places):
         name = f"{kind}-{number}"
         copy(folder, name)
-        if run(on_copy(folder, name, lambda rig: work(rig, folder)), place) != EXIT_CODE:
+        if run(work_on_copy(folder, name, lambda rig: work(rig, folder)), place) != EXIT_CODE:
             problems.append(f"{place}: was not reached")
         state = look(folder, name, folder / "report")
         if state not in (before, after):

@@ -21,7 +21,7 @@ def disk() -> Iterator[Event]:
 
 
 @contextmanager
-def answering(disk: Event) -> Iterator[None]:
+def answer_at_end(disk: Event) -> Iterator[None]:
     """Let the disk answer at the end of the block, because changes are awaited."""
     try:
         yield
@@ -48,7 +48,7 @@ async def test_each_domain_has_its_own_limit_of_threads(disk: Event) -> None:
         return disk.wait()
 
     async with anyio.create_task_group() as tasks:
-        with answering(disk):
+        with answer_at_end(disk):
             for number in range(60):
                 tasks.start_soon(threads.run, "one", hang, number)
             with anyio.fail_after(240):
@@ -66,7 +66,7 @@ async def test_waiting_for_a_thread_can_be_cancelled_before_the_work_starts(disk
     results: list[int] = []
     threads = DomainThreads(1)
     async with anyio.create_task_group() as tasks:
-        with answering(disk):
+        with answer_at_end(disk):
             tasks.start_soon(threads.run, "one", wait_for, disk)
             await anyio.wait_all_tasks_blocked()
             async with anyio.create_task_group() as leaving:
@@ -85,7 +85,7 @@ async def test_waiting_too_long_for_a_thread_is_an_error_before_the_work_starts(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.run, "one", wait_for, disk)
         await anyio.wait_all_tasks_blocked()
-        with answering(disk):
+        with answer_at_end(disk):
             for verb in (threads.run, threads.read):
                 with pytest.raises(WorkspaceUnavailable) as error:
                     await verb("one", results.append, 1)
@@ -132,7 +132,7 @@ async def test_cancelling_abandons_a_read_and_waits_for_a_write(disk: Event) -> 
         tasks.start_soon(change)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-        with answering(disk):
+        with answer_at_end(disk):
             with anyio.CancelScope(shield=True):
                 await anyio.wait_all_tasks_blocked()
             assert finished == []
@@ -174,7 +174,7 @@ async def test_each_owner_has_one_piece_of_work_in_the_queue(disk: Event) -> Non
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.run, "greedy", hold)
             await started.wait()
-            with answering(disk):
+            with answer_at_end(disk):
                 for _ in range(20):
                     tasks.start_soon(shared.run, "greedy", order.append, "greedy")
                 await anyio.wait_all_tasks_blocked()
@@ -196,7 +196,7 @@ async def test_a_caller_cancelled_before_a_thread_is_free_leaves_no_work(disk: E
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.run, "greedy", hold)
             await started.wait()
-            with answering(disk):
+            with answer_at_end(disk):
                 with anyio.move_on_after(0) as scope:
                     await shared.run("modest", disk.set)
                 assert scope.cancelled_caught

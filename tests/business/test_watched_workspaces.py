@@ -204,20 +204,20 @@ def another_workspace(place: Place) -> None:
     place.fill(place.workspace, 7)
 
 
-def workspaces_moved(place: Place) -> None:
+def move_workspaces(place: Place) -> None:
     parent = place.workspace.parent
     parent.rename(place.base / "workspaces.old")
     place.fill(place.workspace, 7)
 
 
-def another_way(place: Place) -> None:
+def replace_way(place: Place) -> None:
     shutil.copytree(place.way, place.base / "other", symlinks=True)
     place.write(place.base / "other" / "workspaces" / "law" / "prompt" / "a.md", 7)
     (place.base / "new").symlink_to("other")
     os.replace(place.base / "new", place.way)
 
 
-def removed(place: Place) -> None:
+def remove_workspace(place: Place) -> None:
     shutil.rmtree(place.workspace)
 
 
@@ -253,7 +253,15 @@ def another_process(place: Place) -> None:
 
 EDITS: list[Edit] = [
     *(write_in_place, truncate, append, rename_over, dance, delete, change_mode, change_mode_of_a_folder),
-    *(link_for_a_file, link_for_a_folder, another_folder, another_workspace, workspaces_moved, another_way, removed),
+    *(
+        link_for_a_file,
+        link_for_a_folder,
+        another_folder,
+        another_workspace,
+        move_workspaces,
+        replace_way,
+        remove_workspace,
+    ),
     *(deep_file, deep_folder, skill, another_skill, builtin_role, file_for_a_folder, another_process),
 ]
 

@@ -72,7 +72,7 @@ async def test_wrong_usage_is_2_and_a_missing_server_5(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def chatting(cwd: Path, url: str) -> AsyncIterator[Program]:
+async def run_chat(cwd: Path, url: str) -> AsyncIterator[Program]:
     """Run a chat with one message, and end it after the block."""
     child = Program(
         ["chat", "demo", "Hi", "--url", url],
@@ -101,7 +101,7 @@ async def wait_output(child: Program, words: str) -> None:
 
 async def test_ctrl_c_interrupts_the_turn_and_a_second_one_quits(tmp_path: Path) -> None:
     desk = Desk(lambda turn_id: desk.say(turn_id, Text("so far")))
-    async with chat_server(desk) as url, chatting(tmp_path, url) as child:
+    async with chat_server(desk) as url, run_chat(tmp_path, url) as child:
         await wait_output(child, "so far")
         child.send_signal(signal.SIGINT)
         assert await anyio.to_thread.run_sync(child.wait, PROCESS_SECONDS) == 130
@@ -111,7 +111,7 @@ async def test_ctrl_c_interrupts_the_turn_and_a_second_one_quits(tmp_path: Path)
 async def test_a_second_ctrl_c_quits_although_the_server_does_not_answer(tmp_path: Path) -> None:
     desk = Desk(lambda turn_id: desk.say(turn_id, Text("so far")))
     desk.deaf = True
-    async with chat_server(desk) as url, chatting(tmp_path, url) as child:
+    async with chat_server(desk) as url, run_chat(tmp_path, url) as child:
         await wait_output(child, "so far")
         child.send_signal(signal.SIGINT)
         await wait_output(child, "again")

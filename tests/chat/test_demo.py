@@ -11,7 +11,7 @@ from tests.e2e.serving import serving, serving_without_demo
 async def test_the_demo_shows_role_recall_search_and_a_numbered_citation(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving(data) as server:
-        await server.indexed()
+        await server.wait_until_indexed()
         code, output, _ = await run(tmp_path, "demo", "整机保修几年？", "--data", str(data))
     assert code == 0
     for line_start in ("→ promptx_action(", "→ promptx_recall(", "→ search_documents(", "[1] 售后服务手册.md"):

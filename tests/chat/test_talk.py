@@ -37,7 +37,7 @@ class Listener:
         self.on_note()
 
 
-def talk_to(url: str, events: list[dict[str, Any]], notes: list[str]) -> Talk:
+def make_talk(url: str, events: list[dict[str, Any]], notes: list[str]) -> Talk:
     return Talk(Server(url), "conv_1", Listener(events, notes))
 
 
@@ -46,7 +46,7 @@ async def test_a_turn_is_received_completely_and_in_order() -> None:
     events: list[dict[str, Any]] = []
     async with chat_server(desk) as url:
         assert await open_conversation(Server(url), "demo", None) == "conv_1"
-        assert await talk_to(url, events, []).say("Hi") == "done"
+        assert await make_talk(url, events, []).say("Hi") == "done"
     assert [event["seq"] for event in events] == list(range(1, 9))
     assert [event["text"] for event in events if event["type"] == "text"] == TEXTS
 
@@ -84,7 +84,7 @@ async def test_a_connection_lost_before_the_acceptance_arrives_creates_no_second
     desk.on_start = drop_once
     async with chat_server(desk) as url:
         with anyio.fail_after(PATIENCE):
-            assert await talk_to(url, events, []).say("Hi") == "done"
+            assert await make_talk(url, events, []).say("Hi") == "done"
     assert [event["seq"] for event in events] == list(range(1, 9))
     assert len(desk.turns) == 1
 
@@ -100,7 +100,7 @@ async def test_a_stopped_turn_ends_interrupted() -> None:
         endings.append(await talk.say("Hi"))
 
     async with chat_server(desk) as url, anyio.create_task_group() as tasks:
-        talk = talk_to(url, [], [])
+        talk = make_talk(url, [], [])
         tasks.start_soon(say, talk)
         await started.wait()
         await talk.stop()
@@ -130,7 +130,7 @@ async def test_a_refusal_is_printed_with_the_servers_text() -> None:
     desk.open("conv_1")
     async with chat_server(desk) as url:
         with pytest.raises(RequestRefused, match="visible character"):
-            await talk_to(url, [], []).say("  ")
+            await make_talk(url, [], []).say("  ")
         with pytest.raises(RequestRefused, match="no domain 'nowhere'"):
             await open_conversation(Server(url), "nowhere", None)
         with pytest.raises(RequestRefused, match="no conversation 'conv_9'"):
@@ -143,14 +143,14 @@ async def test_a_turn_that_fails_ends_with_its_error() -> None:
     desk = Desk(lambda turn_id: desk.say(turn_id, Error("LLM_SERVICE_ERROR", "overloaded", True)))
     desk.open("conv_1")
     async with chat_server(desk) as url:
-        assert await talk_to(url, [], []).say("Hi") == "error"
+        assert await make_talk(url, [], []).say("Hi") == "error"
 
 
 async def test_without_a_server_the_first_attempt_reports_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(ServerUnreachable, match=url):
-        await talk_to(url, [], []).say("Hi")
+        await make_talk(url, [], []).say("Hi")
     with pytest.raises(ServerUnreachable, match=url):
         await open_conversation(Server(url), "demo", None)
 

@@ -53,7 +53,7 @@ async def live(folder: Path, *steps: Scripted) -> AsyncIterator[Live]:
 
 
 def _with_release(app: ASGIApp, stalled_steps: list[Stalled]) -> ASGIApp:
-    async def released(scope: Scope, receive: Receive, send: Send) -> None:
+    async def release(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != "/go-on":
             await app(scope, receive, send)
             return
@@ -63,4 +63,4 @@ def _with_release(app: ASGIApp, stalled_steps: list[Stalled]) -> ASGIApp:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    return released
+    return release

@@ -39,7 +39,7 @@ class Cutting:
         if frame_limit is None:
             self._stalled.until.set()
 
-        async def passed_on(message: Message) -> None:
+        async def forward(message: Message) -> None:
             nonlocal frames_sent
             if message.get("body"):
                 message = {**message, "body": b"retry: 10\n\n" + message["body"]}
@@ -48,7 +48,7 @@ class Cutting:
             if frames_sent == frame_limit:
                 raise ConnectionResetError("cut")
 
-        await self._app(scope, receive, passed_on)
+        await self._app(scope, receive, forward)
 
 
 async def test_a_client_disconnected_in_mid_answer_gets_every_event_once(tmp_path: Path) -> None:

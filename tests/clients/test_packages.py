@@ -177,10 +177,12 @@ async def test_both_client_packages_build_the_same_view_of_a_turn(tmp_path: Path
         assert (python.text, python.status, python.usage) == tuple(
             javascript[name] for name in ("text", "status", "usage")
         )
-        assert [_comparable(item) for item in python.items] == [_kept(item) for item in javascript["items"]]
+        assert [_summarise_python(item) for item in python.items] == [
+            _summarise_javascript(item) for item in javascript["items"]
+        ]
 
 
-def _comparable(item: object) -> object:
+def _summarise_python(item: object) -> object:
     """Return an item of the Python view in the JavaScript view's form."""
     match item:
         case Text():
@@ -193,7 +195,7 @@ def _comparable(item: object) -> object:
     return type(item).__name__.lower()
 
 
-def _kept(item: dict[str, object]) -> object:
+def _summarise_javascript(item: dict[str, object]) -> object:
     match item["kind"]:
         case "text":
             citations = [(citation["number"], citation["from"], citation["to"]) for citation in item["citations"]]  # type: ignore[attr-defined]

@@ -62,7 +62,7 @@ class Guest:
             f"{scheme}://{self.proxy.authority}/ws",
             host="127.0.0.1",
             port=self.proxy.port,
-            ssl=_trusting() if self.proxy.secure else None,
+            ssl=_make_trusting_context() if self.proxy.secure else None,
             origin=Origin(self.proxy.origin),
             subprotocols=[Subprotocol("agentic-rag.native")],
             additional_headers=bearer(self.key),
@@ -71,7 +71,7 @@ class Guest:
             yield socket
 
 
-def _trusting() -> ssl.SSLContext:
+def _make_trusting_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -105,13 +105,13 @@ async def test_a_proxy_forwards_at_once_and_forged_headers_are_ignored(
                         await pause(next(checks))
                 assert await guest.ok("GET", "/api/ready") == {"ready": True}
                 domain = (await guest.ok("POST", "/api/domains", {"name": "Law"}))["id"]
-                await _streams(guest, domain)
-                await _talks(guest, domain)
-                await _uploads(guest, domain)
-                await _is_believed_nothing(guest)
+                await _check_stream(guest, domain)
+                await _check_socket(guest, domain)
+                await _check_upload(guest, domain)
+                await _check_forged_headers(guest)
 
 
-async def _streams(guest: Guest, domain: str) -> None:
+async def _check_stream(guest: Guest, domain: str) -> None:
     """Server-sent events arrive while the model is silent."""
     conversation = (await guest.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
     path = f"/api/conversations/{conversation}"
@@ -127,7 +127,7 @@ async def _streams(guest: Guest, domain: str) -> None:
     assert events[-1] == "interrupted"
 
 
-async def _talks(guest: Guest, domain: str) -> None:
+async def _check_socket(guest: Guest, domain: str) -> None:
     """A WebSocket of a page of the proxy's origin. Frames arrive while the model is silent."""
     conversation = (await guest.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
     async with guest.socket() as socket:
@@ -140,14 +140,14 @@ async def _talks(guest: Guest, domain: str) -> None:
                     await socket.send(json.dumps({"type": "interrupt", "conversationId": conversation}))
 
 
-async def _uploads(guest: Guest, domain: str) -> None:
+async def _check_upload(guest: Guest, domain: str) -> None:
     """More than nginx's default limit of one megabyte."""
     files = {"file": ("large.txt", b"The pump holds 3 litres.\n" * 45_000)}
     answer = await guest.http.post(f"/api/domains/{domain}/documents", files=files)
     assert answer.status_code == 202, answer.text
 
 
-async def _is_believed_nothing(guest: Guest) -> None:
+async def _check_forged_headers(guest: Guest) -> None:
     """The proxy determines the client's address and scheme; the server determines names and origins."""
     wrong_credentials = {"name": "ann", "key": "arag_" + "x" * 43}
     page = {"x-requested-with": "page", "authorization": "", **FORGED}

@@ -22,7 +22,7 @@ QUESTION = "How many days of paid leave do full-time staff have?"
 @needs_browser
 async def test_the_page_works_below_a_path_of_a_shared_host(tmp_path: Path) -> None:
     with serving_without_demo(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none", AGENTIC_RAG_ROOT_PATH=ROOT) as server:
-        domain = await server.domain_with("leave.md", b"Full-time staff have 27 days of paid leave a year.")
+        domain = await server.make_domain_with("leave.md", b"Full-time staff have 27 days of paid leave a year.")
         async with desk_at(server.url + ROOT) as desk:
             outside: list[str] = []
             desk.page.on("request", lambda request: outside.append(request.url))

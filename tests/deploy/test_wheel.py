@@ -73,7 +73,7 @@ async def test_an_installed_wheel_serves_like_in_a_container(installed_python: P
     data.mkdir(mode=0o700)
     temporary(data).mkdir()
     with _serving(installed_python, data) as server:
-        assert {document["status"] for document in await server.indexed()} == {
+        assert {document["status"] for document in await server.wait_until_indexed()} == {
             "indexed"
         }  # with a PDF, which the sandbox reads
         roles = {role["id"] for role in server.call("GET", "/api/domains/demo/roles")["items"]}

@@ -40,7 +40,7 @@ def test_beyond_loopback_the_server_starts_only_with_a_key(tmp_path: Path) -> No
 @pytest.mark.sqlite("changes the file")
 async def test_a_member_chats_until_the_operator_revokes_the_key(tmp_path: Path) -> None:
     with serving_without_demo(tmp_path / "data") as server:
-        domain = await server.domain_with("leave.md", b"Full-time staff have 25 days of paid leave a year.")
+        domain = await server.make_domain_with("leave.md", b"Full-time staff have 25 days of paid leave a year.")
         created = run(tmp_path, "keys", "create", "--user", "ann", "--role", "member", "--domain", domain)
         key = created.stdout.strip()
         answer = run(tmp_path, "chat", domain, "How many days of paid leave?", "--url", server.url, "--key", key)

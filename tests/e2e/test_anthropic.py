@@ -15,7 +15,7 @@ HANDBOOK = b"# Leave\n\nYou get 27 days of paid leave a year.\n\n# Office hours\
 QUESTION = "How many days of leave do I get, and when does the office open?"
 
 
-def brain(request: dict[str, Any]) -> Reply:
+def answer_request(request: dict[str, Any]) -> Reply:
     """Answer by the request's content: three steps for the question, one for anything else."""
     last = max(i for i, message in enumerate(request["messages"]) if _asks(message))
     steps_so_far = sum(message["role"] == "assistant" for message in request["messages"][last:])
@@ -42,9 +42,9 @@ def key(api: FakeMessagesAPI) -> dict[str, str]:
 
 
 async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain, enforced=False) as api:
+    async with FakeMessagesAPI(then=answer_request, enforced=False) as api:
         with serving_without_demo(tmp_path / "data", **key(api)) as server:
-            domain = await server.domain_with("handbook.md", HANDBOOK)
+            domain = await server.make_domain_with("handbook.md", HANDBOOK)
             async with server.chat(await server.conversation(domain)) as chat:
                 events = await chat.say(QUESTION)
                 kinds = [event["type"] for event in events]
@@ -68,17 +68,17 @@ async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path
 
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.nightly("a stop at every event of the turn"))])
 async def test_a_turn_stopped_at_any_event_leaves_a_usable_conversation(tmp_path: Path, every: int) -> None:
-    async with FakeMessagesAPI(then=brain, enforced=False) as api:
+    async with FakeMessagesAPI(then=answer_request, enforced=False) as api:
         with serving_without_demo(tmp_path / "data", **key(api)) as server:
-            domain = await server.domain_with("handbook.md", HANDBOOK)
+            domain = await server.make_domain_with("handbook.md", HANDBOOK)
             async with server.chat(await server.conversation(domain)) as chat:
                 total = (await chat.say(QUESTION))[-1]["seq"]
-            ends = [await _stopped_at(server, domain, number) for number in range(1, total, every)]
+            ends = [await _stop_at(server, domain, number) for number in range(1, total, every)]
     assert api.refused == []
     assert ends.count("interrupted") >= len(ends) * 3 // 4, ends
 
 
-async def _stopped_at(server: Server, domain: str, number: int) -> str:
+async def _stop_at(server: Server, domain: str, number: int) -> str:
     """Interrupt a turn at the event with this number, then send a second message; return how the turn ended."""
     conversation = await server.conversation(domain)
 
@@ -127,10 +127,10 @@ async def test_a_bad_key_and_an_unreachable_endpoint_have_plain_errors(tmp_path:
 
 
 async def test_a_killed_server_continues_its_turn(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain, enforced=False) as api:
+    async with FakeMessagesAPI(then=answer_request, enforced=False) as api:
         data = tmp_path / "data"
         with serving_without_demo(data, **key(api)) as server:
-            conversation = await server.conversation(await server.domain_with("handbook.md", HANDBOOK))
+            conversation = await server.conversation(await server.make_domain_with("handbook.md", HANDBOOK))
             frames: list[Event] = []
             async with server.chat(conversation) as chat:
                 await chat.send(type="message", conversationId=conversation, content=QUESTION)

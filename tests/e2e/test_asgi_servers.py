@@ -90,7 +90,7 @@ async def until_ready(server: Server) -> None:
             return
 
 
-def comparable(texts: list[str]) -> list[str]:
+def normalise_frames(texts: list[str]) -> list[str]:
     """Return frames without their variable parts, with the results of concurrent calls in one order."""
     events = [json.loads(text) for text in texts]
     assert [event["seq"] for event in events[1:]] == list(range(1, len(texts)))
@@ -103,7 +103,7 @@ def comparable(texts: list[str]) -> list[str]:
 
 async def frames_of_a_turn(server: Server) -> list[str]:
     await until_ready(server)
-    domain = await server.domain_with("leave.md", LEAVE)
+    domain = await server.make_domain_with("leave.md", LEAVE)
     async with server.chat(await server.conversation(domain)) as chat:
         await chat.send(type="message", conversationId=chat.conversation, content=QUESTION, clientMessageId="m1")
         texts: list[str] = []
@@ -112,7 +112,7 @@ async def frames_of_a_turn(server: Server) -> list[str]:
                 text = await chat.socket.recv()
                 assert isinstance(text, str)
                 texts.append(text)
-        return comparable(texts)
+        return normalise_frames(texts)
 
 
 @pytest.fixture(scope="module")

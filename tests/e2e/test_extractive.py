@@ -13,7 +13,7 @@ async def test_the_demo_answers_its_questions_with_the_right_passages(tmp_path: 
     assert len(questions) == 20
     failed_questions = []
     with serving(tmp_path / "data", **BY_MEANING) as server:
-        await server.indexed(by_meaning=True)
+        await server.wait_until_indexed(by_meaning=True)
         for question in questions:
             async with server.chat(await server.conversation()) as chat:
                 events = await chat.say(question["question"])

@@ -71,7 +71,7 @@ PASTED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def brain(request: dict[str, Any]) -> Reply:
+def answer_request(request: dict[str, Any]) -> Reply:
     """Call the tool that the user names as JSON, then answer with its result; greet a user who names none."""
     # Notes about servers follow the user's message in a system message.
     last = next(message["content"] for message in reversed(request["messages"]) if message["role"] == "user")
@@ -137,7 +137,7 @@ async def wait_ready(server: Server, domain: str) -> None:
     assert states == ready
 
 
-def processes(data: Path, word: str) -> list[int]:
+def find_processes(data: Path, word: str) -> list[int]:
     """Return the processes of a data folder with a word in their command line."""
     pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -150,7 +150,7 @@ def processes(data: Path, word: str) -> list[int]:
     return sorted(pids)
 
 
-def calling(tool: str, **arguments: Any) -> str:
+def call_as_json(tool: str, **arguments: Any) -> str:
     return json.dumps({"tool": tool, "arguments": arguments})
 
 
@@ -177,7 +177,7 @@ async def ready(server: Server, domain: str) -> None:
 @pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js: no npm on this machine")
 async def test_pasted_servers_are_tested_saved_called_and_recover_from_a_kill(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with FakeMessagesAPI(then=brain) as api:
+    async with FakeMessagesAPI(then=answer_request) as api:
         variables = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url}
         with serving(data, **variables) as server:
             domain = (await ask(server, "POST", "/api/domains", {"name": "Desk"}))["id"]
@@ -192,29 +192,29 @@ async def test_pasted_servers_are_tested_saved_called_and_recover_from_a_kill(tm
                 assert text_of(await chat.say("Hello?")) == "Hello."  # a domain's first turn starts its servers
                 await wait_ready(server, domain)
                 path = str(data / "workspaces" / domain / "files" / "a.txt")
-                assert text_of(await chat.say(calling("files__read_text_file", path=path))) == "from the workspace"
+                assert text_of(await chat.say(call_as_json("files__read_text_file", path=path))) == "from the workspace"
                 fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
-                assert outcomes(await chat.say(calling("notes__create_entities", entities=[fact]))) == ["ok"]
-                assert "Article 17" in text_of(await chat.say(calling("notes__search_nodes", query="GDPR")))
-                last_turn = await chat.say(calling("clock__get_current_time", timezone="Asia/Tokyo"))
+                assert outcomes(await chat.say(call_as_json("notes__create_entities", entities=[fact]))) == ["ok"]
+                assert "Article 17" in text_of(await chat.say(call_as_json("notes__search_nodes", query="GDPR")))
+                last_turn = await chat.say(call_as_json("clock__get_current_time", timezone="Asia/Tokyo"))
                 assert "Asia/Tokyo" in text_of(last_turn)
-                assert "5" in text_of(await chat.say(calling("every__get-sum", a=2, b=3)))
+                assert "5" in text_of(await chat.say(call_as_json("every__get-sum", a=2, b=3)))
                 killed: list[int] = []
 
                 def kill(event: Event) -> None:
                     if event["type"] == "tool_progress" and not killed:
-                        killed.extend(processes(data, "server-everything"))
+                        killed.extend(find_processes(data, "server-everything"))
                         os.kill(killed[-1], signal.SIGKILL)  # the server itself, in its namespace
 
-                slow = calling("every__trigger-long-running-operation", duration=60, steps=600)
+                slow = call_as_json("every__trigger-long-running-operation", duration=60, steps=600)
                 events = await chat.say(slow, on_event=kill)
                 assert killed
                 assert (outcomes(events), events[-1]["type"]) == (["error"], "done")
                 assert "is not available" in text_of(events)
                 await until(lambda: not any(alive(pid) for pid in killed))
-                assert "5" in text_of(await chat.say(calling("every__get-sum", a=2, b=3)))
+                assert "5" in text_of(await chat.say(call_as_json("every__get-sum", a=2, b=3)))
             await wait_ready(server, domain)
             await ask(server, "PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"notes": None}}})
-            await until(lambda: not processes(data, "server-memory"))
+            await until(lambda: not find_processes(data, "server-memory"))
     assert api.refused == []
-    await until(lambda: not processes(data, ""))
+    await until(lambda: not find_processes(data, ""))

@@ -33,7 +33,7 @@ def passage_of_fact(body: Json) -> str | None:
     return before.rpartition("[")[2].partition("]")[0] if fact else None
 
 
-def brain(body: Json) -> Step:
+def answer_request(body: Json) -> Step:
     """Activate, recall and search in parallel, read on in the document, and answer from the passage with the fact."""
     messages = body["messages"]
     if "Summarise the conversation" in str([messages[0], messages[-1], body.get("system")]):
@@ -48,8 +48,8 @@ def brain(body: Json) -> Step:
 
 
 async def test_small_questions_are_answered_with_a_citation_within_8000_tokens(tmp_path: Path) -> None:
-    chat = FakeChatAPI(then=brain, key=None, rules=ChatRules(context_window=WINDOW))
-    messages = FakeMessagesAPI(then=brain, key=None, context_window=WINDOW)
+    chat = FakeChatAPI(then=answer_request, key=None, rules=ChatRules(context_window=WINDOW))
+    messages = FakeMessagesAPI(then=answer_request, key=None, context_window=WINDOW)
     async with chat, messages:
         file = tmp_path / "providers.toml"
         profile = f"profiles = {{ m = {{ context_window = {WINDOW} }} }}"

@@ -69,7 +69,7 @@ class Chat:
         return int(self._socket.socket.getsockname()[1])
 
     @property
-    def gone_wrong(self) -> bool:
+    def has_unexpected_error(self) -> bool:
         """Whether the server sent an error that is not the reply to a request."""
         return any(reply["type"] == "error" for reply in self._replies)
 

@@ -103,7 +103,7 @@ class Conversation(RuleBasedStateMachine):
         try:
             reply = chat.send("Something else", message.key)
         except Dead:
-            self._dead(viewer)
+            self._handle_death(viewer)
             return
         assert reply.get("code") == "IDEMPOTENCY_MISMATCH", reply
 
@@ -115,7 +115,7 @@ class Conversation(RuleBasedStateMachine):
         try:
             reply = chat.send(message.content, message.key, onBusy="queue" if queue else "reject")
         except Dead:
-            self._dead(viewer)
+            self._handle_death(viewer)
             if not is_repeat:
                 message.unsure = True
                 self.sent.append(message)
@@ -143,7 +143,7 @@ class Conversation(RuleBasedStateMachine):
             chat.say("interrupt", queued=queued, **({} if turn is None else {"turnId": turn}))
             assert chat.ask("ping")["type"] == "pong"
         except Dead:
-            self._dead(viewer)
+            self._handle_death(viewer)
 
     @rule(viewer=viewers, index=st.none() | numbers, back=numbers)
     def drop(self, viewer: int, index: int | None, back: int) -> None:
@@ -161,21 +161,21 @@ class Conversation(RuleBasedStateMachine):
         try:
             assert chat.subscribe(turn, after)["type"] == "subscribed"
         except Dead:
-            self._dead(viewer)
+            self._handle_death(viewer)
 
     @rule(viewer=viewers, count=st.integers(1, 12))
     def look(self, viewer: int, count: int) -> None:
         """Read some frames of the turn that this viewer is reading."""
         chat = self.chats[viewer]
         try:
-            while chat is not None and count and self._more(chat):
+            while chat is not None and count and self._expects_more(chat):
                 chat.hear()
                 count -= 1
         except Dead:
-            self._dead(viewer)
+            self._handle_death(viewer)
 
     @staticmethod
-    def _more(chat: Chat) -> bool:
+    def _expects_more(chat: Chat) -> bool:
         """Whether more frames must come, because the end of the current turn has not been read."""
         return chat.reader.turn is not None and chat.reader.turn not in chat.reader.ended
 
@@ -187,7 +187,7 @@ class Conversation(RuleBasedStateMachine):
         try:
             self.server.log(turn)
         except Dead:
-            self._gone()
+            self._restart()
 
     # The actions of an admin and an operator
 
@@ -212,13 +212,13 @@ class Conversation(RuleBasedStateMachine):
 
     def _call(self, method: str, path: str, body: Any = None) -> str:
         """Send a request. Return its error code, ``dead`` without an answer, or ``missing`` without a route."""
-        self._live()
+        self._ensure_alive()
         try:
             self.server.call(method, path, body)
         except Refused as exc:
             return exc.code if exc.status not in (404, 405) else "missing"
         except Dead:
-            self._gone()
+            self._restart()
             return "dead"
         return ""
 
@@ -226,31 +226,31 @@ class Conversation(RuleBasedStateMachine):
     def kill(self, next_place: str) -> None:
         """Kill the server with ``kill -9``. ``again`` is a place where the next process dies."""
         self.server.kill()
-        self._gone(next_place)
+        self._restart(next_place)
 
     @rule(place=places)
     def arm(self, place: str) -> None:
         """Let the process die when it reaches this place."""
-        self._live()
+        self._ensure_alive()
         self.server.arm(place)
 
     # The server's death
 
-    def _live(self) -> None:
+    def _ensure_alive(self) -> None:
         if not self.server.alive:
-            self._gone()
+            self._restart()
 
-    def _gone(self, next_place: str = "") -> None:
+    def _restart(self, next_place: str = "") -> None:
         """Handle the server's end: close all sockets and start it again."""
         self.server.died()
         for viewer in range(VIEWERS):
             self._close(viewer)
         self.server.start(next_place)
 
-    def _dead(self, viewer: int) -> None:
+    def _handle_death(self, viewer: int) -> None:
         """Handle the end of a socket that was not dropped. Only the server's death causes this."""
         self._close(viewer)
-        self._gone()
+        self._restart()
 
     def _close(self, viewer: int) -> None:
         chat = self.chats[viewer]
@@ -260,12 +260,12 @@ class Conversation(RuleBasedStateMachine):
 
     def _chat(self, viewer: int) -> Chat | None:
         """Return the viewer's socket, opened if needed, or None if the server died."""
-        self._live()
+        self._ensure_alive()
         if self.chats[viewer] is None:
             try:
                 self.chats[viewer] = Chat(self.server, self.id, self.ledger)
             except Dead:
-                self._gone()
+                self._restart()
         return self.chats[viewer]
 
     # The end
@@ -274,17 +274,17 @@ class Conversation(RuleBasedStateMachine):
         """Finish everything, and compare the seen, logged and stored messages with the model's requests."""
         if not hasattr(self, "sent"):
             return
-        self._live()
+        self._ensure_alive()
         try:
             self.server.arm("")
         except Dead:
-            self._gone()
+            self._restart()
         for message in [message for message in self.sent if message.unsure]:
             self._send(0, message, True)  # a client repeats a message without an answer
         logs = {message.turn: self._log(message) for message in self.sent if message.turn}
         for viewer in range(VIEWERS):
             chat = self.chats[viewer]
-            if chat is not None and self._more(chat) and chat.reader.turn is not None:
+            if chat is not None and self._expects_more(chat) and chat.reader.turn is not None:
                 chat.finish(chat.reader.turn)
             self._close(viewer)
         self._check_transcript(logs)

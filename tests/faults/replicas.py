@@ -189,7 +189,7 @@ class Client(threading.Thread):
     @staticmethod
     def _finish(chat: Chat, turn: str) -> None:
         while turn not in chat.reader.ended:
-            if chat.hear() is None and (chat.gone_wrong or "SERVER_STOPPING" in chat.asides):
+            if chat.hear() is None and (chat.has_unexpected_error or "SERVER_STOPPING" in chat.asides):
                 raise Dead
 
     def check(self) -> Counter[str]:

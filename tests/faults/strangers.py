@@ -70,13 +70,13 @@ def bad_handshake(random: Random) -> Pieces:
     yield from repeat(b"")
 
 
-def refused(random: Random) -> Pieces:
+def refused_handshake(random: Random) -> Pieces:
     yield from repeat((HANDSHAKE if random.random() < 0.5 else HEAD) + b"\r\n")
 
 
 KINDS: dict[str, Callable[[Random], Pieces]] = {
     kind.__name__: kind
-    for kind in (idle, half_open, slow_header, slow_body, big_header, garbage, bad_handshake, refused)
+    for kind in (idle, half_open, slow_header, slow_body, big_header, garbage, bad_handshake, refused_handshake)
 }
 
 

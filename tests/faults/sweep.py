@@ -82,7 +82,7 @@ def crash_at(rig: Rig, place: str, next_place: str = "") -> Crash:
         rig.server.start(next_place)
     else:
         rig.server.arm("")
-    events = _recovered(rig, conversation, ledger, turn, frames)
+    events = _read_after_crash(rig, conversation, ledger, turn, frames)
     _next_message(rig, conversation, ledger)
     runs = rig.outside.spent[conversation]
     results = {event["toolName"].rpartition("__")[2]: event for event in events if event["type"] == "tool_result"}
@@ -100,7 +100,7 @@ def _until_death(rig: Rig, conversation: str, ledger: Ledger) -> tuple[str | Non
     try:
         with Chat(rig.server, conversation, ledger) as chat:
             frames = chat.raw
-            turn = _accepted(chat, conversation)
+            turn = _send_until_accepted(chat, conversation)
             chat.finish(turn)
             rig.server.reached()  # the armed place may be the end of the last send
     except Dead:
@@ -108,25 +108,25 @@ def _until_death(rig: Rig, conversation: str, ledger: Ledger) -> tuple[str | Non
     return turn, frames
 
 
-def _accepted(chat: Chat, conversation: str) -> str:
+def _send_until_accepted(chat: Chat, conversation: str) -> str:
     """Send the message until it is accepted. A full disk refuses it with a code, and nothing is stored."""
     for _ in range(REFUSALS + 1):
-        reply = chat.send(_message(conversation), conversation)
+        reply = chat.send(_message_text(conversation), conversation)
         if reply["type"] == "accepted":
             return str(reply["turnId"])
         assert reply["code"] == "STORAGE_FULL", reply
     raise AssertionError("the message is refused although there is room")
 
 
-def _message(conversation: str) -> str:
+def _message_text(conversation: str) -> str:
     return f"Hello {conversation} tools"
 
 
-def _recovered(rig: Rig, conversation: str, ledger: Ledger, turn: str | None, frames: list[str]) -> list[Event]:
+def _read_after_crash(rig: Rig, conversation: str, ledger: Ledger, turn: str | None, frames: list[str]) -> list[Event]:
     """Reconnect and read to the end as a client does. Compare all ways to read the turn, and return its log."""
     with Chat(rig.server, conversation, ledger) as chat:
         if turn is None:
-            accepted = chat.send(_message(conversation), conversation)
+            accepted = chat.send(_message_text(conversation), conversation)
             assert accepted["type"] == "accepted", accepted
             turn = accepted["turnId"]
         else:
@@ -134,7 +134,7 @@ def _recovered(rig: Rig, conversation: str, ledger: Ledger, turn: str | None, fr
             assert chat.subscribe(turn, last)["type"] == "subscribed"
         if turn not in ledger.ends:
             chat.finish(turn)
-        second_reply = chat.send(_message(conversation), conversation)
+        second_reply = chat.send(_message_text(conversation), conversation)
         assert second_reply["turnId"] == turn, "a message sent again made a second turn"
     events = ledger.check_log(rig.server.log(turn))
     assert events[-1]["type"] == "done", events[-1]

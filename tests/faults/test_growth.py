@@ -142,7 +142,7 @@ def installers(text: str) -> None:
     reason_of(text)
 
 
-def asked(text: str) -> None:
+def question_texts(text: str) -> None:
     extractive.question_terms(text)
     words.content_words(text)
     words.terms(text)
@@ -151,7 +151,7 @@ def asked(text: str) -> None:
     extractive.decide(_request(user_message(f"{text} x"), system=f"{extractive.ACTION} role {text}"))
 
 
-def found(text: str) -> None:
+def tool_answers(text: str) -> None:
     hit: MessageBlock = {"type": "search_result", "title": "t", "source": "s", "content": [text_block(f"{text} x")]}
     calls = [("a", extractive.SEARCH), ("b", extractive.RECALL)]
     uses: list[MessageBlock] = [{"type": "tool_use", "id": use_id, "name": name, "input": {}} for use_id, name in calls]
@@ -288,7 +288,19 @@ def screen(text: str) -> None:
 
 
 PARSERS: tuple[Parser, ...] = (
-    *(roles, prompts, titles, event_streams, protocol_lines, marks, asked, found, entries, variables, descriptions),
+    *(
+        roles,
+        prompts,
+        titles,
+        event_streams,
+        protocol_lines,
+        marks,
+        question_texts,
+        tool_answers,
+        entries,
+        variables,
+        descriptions,
+    ),
     *(announcements, installers, tool_lists, results, plain_documents, chunks, headings, searching, screen, redaction),
 )
 
