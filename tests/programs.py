@@ -81,15 +81,15 @@ def share_tool_schemas() -> None:
     create = Tool.from_function.__func__  # type: ignore[attr-defined]
     if create.__name__ == "create_shared":
         return
-    schemas: dict[object, Tool] = {}
+    tools: dict[object, Tool] = {}
 
     def create_shared(cls: type[Tool], fn: Callable[..., Any], *args: Any, **options: Any) -> Tool:
         if not fn.__module__.startswith("mcp_servers."):
             return cast(Tool, create(cls, fn, *args, **options))
         key = (inspect.unwrap(fn).__code__, repr((args, sorted(options.items()))))
-        if key not in schemas:
-            schemas[key] = create(cls, fn, *args, **options)
-        return schemas[key].model_copy(update={"fn": fn})
+        if key not in tools:
+            tools[key] = create(cls, fn, *args, **options)
+        return tools[key].model_copy(update={"fn": fn})
 
     Tool.from_function = classmethod(create_shared)  # type: ignore[assignment, method-assign]
 
@@ -415,12 +415,12 @@ def end_program(code: int) -> NoReturn:
     os._exit(code)
 
 
-def become_program(description: int, stdin: int, stdout: int, stderr: int) -> int:
+def become_program(description_fd: int, stdin: int, stdout: int, stderr: int) -> int:
     """Apply the folder, environment, streams and arguments that were sent, run the program, and return its exit code.
 
     Other exceptions than `SystemExit` are raised, and end the process as usual.
     """
-    with open(description, "rb") as file:
+    with open(description_fd, "rb") as file:
         file.seek(0)
         module, arguments, folder, environment = json.load(file)
     for number, descriptor in enumerate((stdin, stdout, stderr)):

@@ -395,7 +395,7 @@ async def test_no_route_for_members_or_authors_names_a_hidden_document(tmp_path:
             "retrieval": searches["items"][0]["retrievalId"],
             "page": "1",
         }
-        checked = 0
+        route_count = 0
         for role in ("member", "author"):
             key = await plant.key(role, role=role)
             for route in plant.rig.application.app.routes:
@@ -409,11 +409,11 @@ async def test_no_route_for_members_or_authors_names_a_hidden_document(tmp_path:
                 path = declaration.path.format(**ids)
                 body: Json | None = None if declaration.method == "GET" else {}
                 response = await plant.ask(key, declaration.method, path, body)
-                checked += 1
+                route_count += 1
                 assert not any(word in response.text for word in plant.secrets([0])), (declaration.method, path)
                 if {"document", "chunk", "retrieval"} & route.param_convertors.keys():
                     assert response.status_code == 404, (declaration.method, path)
-        assert checked > 50
+        assert route_count > 50
 
 
 async def test_folder_rules_label_files_below_them_and_follow_renames(tmp_path: Path) -> None:
@@ -571,8 +571,8 @@ async def test_a_bundle_carries_labels_that_apply_before_the_first_scan(tmp_path
         await plant.settings()
         await plant.label(0)
         path = f"{plant.path}/bundle"
-        restored = await plant.rig.http.post(path, content=bundle, headers={"content-type": "application/zip"})
-        assert restored.status_code == 200, restored.text
+        overlay = await plant.rig.http.post(path, content=bundle, headers={"content-type": "application/zip"})
+        assert overlay.status_code == 200, overlay.text
         key = await plant.key("ann")
         assert (await plant.ask(key, "GET", f"{plant.path}/documents")).json()["items"] == []
 

@@ -169,11 +169,11 @@ async def test_with_a_key_memories_are_per_user_and_effects_need_approval(tmp_pa
         assert (await rig.ok("GET", "/api/health"))["anyCommand"] is True
         definitions, conversations = rig.application.business.definitions, rig.application.business.conversations
         local = await conversations.get(LOCAL, ConversationId(await rig.conversation(domain)))
-        local_definition, _ = await definitions.definition(LOCAL, local)
+        keyless_definition, _ = await definitions.definition(LOCAL, local)
         await make_key(rig, "ann", "operator")
-        user_definition, _ = await definitions.definition(LOCAL, local)
-        assert (local_definition.binding.scope, user_definition.binding.scope) == ("domain", "user")
-        assert (local_definition.effects_allowed_by_default, user_definition.effects_allowed_by_default) == (
+        keyed_definition, _ = await definitions.definition(LOCAL, local)
+        assert (keyless_definition.binding.scope, keyed_definition.binding.scope) == ("domain", "user")
+        assert (keyless_definition.effects_allowed_by_default, keyed_definition.effects_allowed_by_default) == (
             True,
             False,
         )

@@ -145,8 +145,8 @@ async def fill_all(folder: Path) -> Filled:
         await rig.ok("PATCH", f"/api/conversations/{conversation}", {"folder": FOLDER})
         await _talk(rig, conversation)
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {"promptx_remember": "ask"}}})
-        path, json_reply = f"/api/conversations/{waiting_conversation}/messages", {"accept": "application/json"}
-        await rig.ok("POST", path, {"content": "Remember later"}, headers=json_reply)
+        path, json_headers = f"/api/conversations/{waiting_conversation}/messages", {"accept": "application/json"}
+        await rig.ok("POST", path, {"content": "Remember later"}, headers=json_headers)
         await open_wait(rig)
         await _keep_rows(rig, conversation, domain)
         return Filled(rig.settings.data, key, domain, conversation, waiting_conversation)
@@ -200,11 +200,11 @@ async def _keep_rows(rig: Rig, conversation_id: str, domain: str) -> None:
     await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
     payload = payloads.record_of(ref, record.session_id, "text/plain", data)
     expires = later(CENTURY_HOURS * 3600)
-    begun_record = BegunRecord(
+    begun_sign_in = BegunRecord(
         id="5" * 64, browser_sha256="6" * 64, nonce="n", verifier="v", return_to="/", expires_at=expires
     )
     await rig.application.database.write(lambda conn: payloads.put(conn, payload))
-    await rig.application.database.write(lambda conn: logins.begin(conn, begun_record, now(), 10))
+    await rig.application.database.write(lambda conn: logins.begin(conn, begun_sign_in, now(), 10))
     await rig.application.database.write(
         lambda conn: collections.put(conn, CollectionRecord(domain_id=domain, updated_at=now()))
     )

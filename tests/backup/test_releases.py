@@ -126,19 +126,19 @@ def rows_of(settings: Settings) -> dict[str, list[tuple[object, ...]]]:
     return rows
 
 
-async def upgrade_and_take_back(fixture: Path, folder: Path, later: Revisions) -> None:
+async def upgrade_and_take_back(fixture: Path, folder: Path, later_revisions: Revisions) -> None:
     """Rehearse the migrations to a later version, run them, and restore the earlier tables."""
     lay_out_all(fixture, folder)
     settings = settings_for(folder)
     release, rows = await find_revision(settings.database), rows_of(settings)
-    rehearsal = await rehearse(settings, later)
+    rehearsal = await rehearse(settings, later_revisions)
     assert (rehearsal.revision, rehearsal.steps[-1][0]) == (release, NEXT)
     assert rows_of(settings) == rows
-    before = await back_up_before(settings, later)
+    before = await back_up_before(settings, later_revisions)
     assert before is not None
-    await (await Database.open(settings.database, later)).aclose()
+    await (await Database.open(settings.database, later_revisions)).aclose()
     assert await find_revision(settings.database) == NEXT
-    await go_back(settings, await look_back(settings, before, later), later)
+    await go_back(settings, await look_back(settings, before, later_revisions), later_revisions)
     assert await find_revision(settings.database) == release
     assert rows_of(settings) == rows
 

@@ -48,25 +48,25 @@ def run(work: Callable[[], object], place: str = "") -> int:
 
 def count(work: Callable[[], object], report: Path) -> Counter[str]:
     """Return how often successful work reaches each place."""
-    reached: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def listen(name: str) -> None:
-        reached[name] += 1
+        counts[name] += 1
 
     def listened() -> None:
         with failpoints.heard_by(listen):
             work()
-        report.write_text(json.dumps(reached))
+        report.write_text(json.dumps(counts))
 
     assert run(listened) == 0
     return Counter(json.loads(report.read_text()))
 
 
-def places(reached: Counter[str], prefix: str) -> list[str]:
+def places(counts: Counter[str], prefix: str) -> list[str]:
     """Return each of our places, with the middle number of its occurrences."""
     return [
         f"{name}:{number}"
-        for name, times in sorted(reached.items())
+        for name, times in sorted(counts.items())
         if name.startswith(prefix)
         for number in [(times + 1) // 2]
     ]
@@ -104,8 +104,8 @@ def kill_restores(data: Path, folder: Path, every: int) -> tuple[int, list[str]]
     def into(name: str) -> Callable[[], object]:
         return lambda: anyio.run(lambda: restore(Plan(backup, folder / name, folder / name / DATABASE)))
 
-    reached = count(into("whole"), folder / "report")
-    kill_places = (places(reached, "restore.") + places(reached, "commit."))[::every]
+    counts = count(into("whole"), folder / "report")
+    kill_places = (places(counts, "restore.") + places(counts, "commit."))[::every]
     problems = []
     for number, place in enumerate(kill_places):
         copy = folder / f"copy{number}"

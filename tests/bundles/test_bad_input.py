@@ -269,9 +269,9 @@ def test_a_bundle_with_a_changed_byte_is_refused_or_equal(tmp_path: Path) -> Non
 
 @given(st.lists(st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=40), max_size=6))
 def test_every_document_name_has_a_portable_form(names: list[str]) -> None:
-    portable = {name for name in names if name not in (".", "..")}
-    new_names = portable_names(portable)
-    assert new_names.keys() == portable
+    file_names = {name for name in names if name not in (".", "..")}
+    new_names = portable_names(file_names)
+    assert new_names.keys() == file_names
     check_paths(f"documents/{name}" for name in new_names.values())
     renamed = portable_names(new_names.values())
     assert {renamed[name] for name in new_names.values()} == set(new_names.values())

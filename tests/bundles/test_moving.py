@@ -244,9 +244,9 @@ async def test_only_admins_export_and_only_operators_create_domains(tmp_path: Pa
         data = await export(rig, domain)
         keys = {role: await make_key(rig, role, role, domain) for role in ("member", "author", "admin")}
         path = f"/api/domains/{domain}/bundle"
-        for who, key in keys.items():
+        for role, key in keys.items():
             headers = {**bearer(key), **ZIP}
-            status = 200 if who == "admin" else 403
+            status = 200 if role == "admin" else 403
             assert (await rig.http.get(path, headers=headers)).status_code == status
             assert (await rig.http.post(path, headers=headers, content=data)).status_code == status
             assert (await rig.http.post("/api/bundles", headers=headers, content=data)).status_code == 403

@@ -103,7 +103,7 @@ class Unavailable:
 async def lose_new(folder: Path, other_folder: Path | None = None, **settings: Any) -> None:
     """Lose the outcome of a new domain's commit, and start again.
 
-    ``other``: another server used the data folder meanwhile.
+    ``other_folder``: another server used the data folder meanwhile.
     """
     async with Rig(folder, failpoint=Unavailable("bundle.placed"), **settings) as rig:
         answer = await rig.refused("POST", "/api/bundles", content=pack(MEMBERS), headers=ZIP)

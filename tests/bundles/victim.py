@@ -117,10 +117,10 @@ def kill_all(
     ``before`` is the state of the folder ``base``, see `look`.
     """
     copy(folder, f"{kind}-whole")
-    reached = count(work_on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
+    counts = count(work_on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
     after = look(folder, f"{kind}-whole", folder / "report")
     problems = [] if before and after and before != after else ["it changed nothing"]
-    kill_places = [place for place in places(Counter(reached), "bundle.") if place.partition(":")[0] not in skipped]
+    kill_places = [place for place in places(Counter(counts), "bundle.") if place.partition(":")[0] not in skipped]
     kill_places = kill_places[::every]
     for number, place in enumerate(kill_places):
         name = f"{kind}-{number}"

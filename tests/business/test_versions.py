@@ -50,4 +50,7 @@ def test_superseded_versions_rank_last_and_no_hit_is_lost() -> None:
     }
     hits = newest_first([hit("old"), hit("unknown"), hit("other"), hit("new"), hit("old")], documents)
     assert [found_hit.document_id for found_hit in hits] == ["unknown", "other", "new", "old", "old"]
-    assert [ranked.document_id for ranked in newest_first([hit("old"), hit("other")], documents)] == ["old", "other"]
+    assert [ranked_hit.document_id for ranked_hit in newest_first([hit("old"), hit("other")], documents)] == [
+        "old",
+        "other",
+    ]

@@ -93,8 +93,8 @@ async def test_a_stopped_turn_ends_interrupted() -> None:
     desk = Desk()
     desk.open("conv_1")
     endings: list[Ending] = []
-    started = anyio.Event()
-    desk.on_start = lambda turn_id: started.set()
+    turn_started = anyio.Event()
+    desk.on_start = lambda turn_id: turn_started.set()
 
     async def say(talk: Talk) -> None:
         endings.append(await talk.say("Hi"))
@@ -102,7 +102,7 @@ async def test_a_stopped_turn_ends_interrupted() -> None:
     async with chat_server(desk) as url, anyio.create_task_group() as tasks:
         talk = make_talk(url, [], [])
         tasks.start_soon(say, talk)
-        await started.wait()
+        await turn_started.wait()
         await talk.stop()
     assert endings == ["interrupted"]
 

@@ -105,7 +105,7 @@ def check_delegates(output: Heard) -> None:
     assert texts(output["messages"][-1]) == "Both have answered."
     delegate_events = [part["data"] for part in output["heard"] if part["type"] == "data-delegate-event"]
     words = {delegate_event["agent"]: "" for delegate_event in delegate_events}
-    for told_event in delegate_events:
-        words[told_event["agent"]] += told_event["text"] if told_event["type"] == "text" else ""
+    for delegate_event in delegate_events:
+        words[delegate_event["agent"]] += delegate_event["text"] if delegate_event["type"] == "text" else ""
     assert words == {"researcher": "First.", "assistant": "Second."}
     assert [part["data"]["status"] for part in of_kind(output["messages"][-1], "data-delegate")] == ["ok", "ok"]

@@ -31,10 +31,12 @@ async def test_the_list_shows_activity_and_a_search_opens_the_message(tmp_path: 
         )
         for question in ("When does it open?", "And in winter?", "And in spring?", "And by day?"):
             await rig.say(conversation, question)
-        failed, waiting, running = [await rig.conversation(domain, title=title) for title in ("Bad", "Asked", "Slow")]
-        await rig.say(failed, "Hi")
+        failed_conversation, waiting_conversation, running_conversation = [
+            await rig.conversation(domain, title=title) for title in ("Bad", "Asked", "Slow")
+        ]
+        await rig.say(failed_conversation, "Hi")
         as_json = {"accept": "application/json"}
-        path = f"/api/conversations/{waiting}/messages"
+        path = f"/api/conversations/{waiting_conversation}/messages"
         await rig.http.post(path, json={"content": "Go on"}, headers=as_json)
         while not (await rig.ok("GET", "/api/waits"))["items"]:
             await pause()
@@ -47,7 +49,7 @@ async def test_the_list_shows_activity_and_a_search_opens_the_message(tmp_path: 
         await expect(page.locator(".conversations-head")).to_have_text(["Today"])
         await check_accessible(page, "list with states")
 
-        await desk.goto(f"#/chat/{domain}/{running}")
+        await desk.goto(f"#/chat/{domain}/{running_conversation}")
         await page.get_by_label("Message", exact=True).fill("Go on")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("button", name="Stop")).to_be_visible()

@@ -65,11 +65,11 @@ async def test_a_section_has_the_same_keys_and_places_in_both_languages(section:
 async def test_used_and_translated_keys_are_the_same() -> None:
     translated = {key for section in SECTIONS for key in words("en", section)}
     texts = [path.read_text(encoding="utf-8") for path in sources()]
-    used = {key for text in texts for key in USE.findall(text)}
-    assert used <= translated, used - translated
+    used_keys = {key for text in texts for key in USE.findall(text)}
+    assert used_keys <= translated, used_keys - translated
     prefixes = {start for text in texts for start in BEGUN.findall(text)}
-    used_whole = used | {key for text in texts for key in EITHER.findall(text)}
-    unused = {key for key in translated - used_whole if not key.startswith(tuple(prefixes))}
+    named_keys = used_keys | {key for text in texts for key in EITHER.findall(text)}
+    unused = {key for key in translated - named_keys if not key.startswith(tuple(prefixes))}
     assert not unused, unused
 
 

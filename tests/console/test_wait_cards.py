@@ -94,9 +94,9 @@ async def test_text_typed_into_a_card_stays_when_messages_arrive(tmp_path: Path)
         arguments = page.locator(".wait").get_by_label("Arguments")
         await expect(arguments).to_have_count(1)
         await arguments.fill("one")  # an event of the turn arrived before the messages
-        async with page.expect_response("**/messages?*") as reloaded:
+        async with page.expect_response("**/messages?*") as messages_response:
             release.set()
-        await (await reloaded.value).finished()
+        await (await messages_response.value).finished()
         await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         await page.keyboard.type(" two")
         await expect(arguments).to_have_value("one two")

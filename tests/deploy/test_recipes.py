@@ -71,8 +71,8 @@ class Copy:
             (class_node,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
             fields = [number for number, member in enumerate(class_node.body) if isinstance(member, ast.AnnAssign)]
             last = class_node.body[fields[-1]]
-            for next_member in class_node.body[fields[-1] + 1 :][:1]:
-                last = next_member if isinstance(next_member, ast.Expr) else last  # the field's docstring
+            for following_member in class_node.body[fields[-1] + 1 :][:1]:
+                last = following_member if isinstance(following_member, ast.Expr) else last  # the field's docstring
             assert last.end_lineno is not None
             lines.insert(last.end_lineno, text)
 
@@ -125,7 +125,7 @@ class Copy:
         return result.stdout
 
     def script(self, name: str, output_file: str, *arguments: str) -> None:
-        """Note that a script must run, which writes the files ``written``."""
+        """Note that a script must run, which writes the file ``output_file``."""
         self.scripts[f"scripts/{name}", *arguments] = None
         self.changed.add(output_file)
 

@@ -58,8 +58,8 @@ async def test_endpoints_work_below_the_root_path_and_cookies_belong_to_it(tmp_p
             request_headers = {**https, "cookie": cookie.partition(";")[0]}
             assert (await http.get(f"{ROOT}/api/domains", headers=request_headers)).status_code == 200
             # A proxy that removes the path names it in a header. Programs on this machine use no path.
-            prefixed = await http.get("/api/domains", headers={**request_headers, "x-forwarded-prefix": ROOT})
-            assert prefixed.status_code == 200
+            prefixed_response = await http.get("/api/domains", headers={**request_headers, "x-forwarded-prefix": ROOT})
+            assert prefixed_response.status_code == 200
             assert (await http.get("/api/version")).status_code == 200
         address = f"{server.url.replace('http', 'ws')}{ROOT}/ws"
         async with connect(address, additional_headers={"Authorization": f"Bearer {key}"}) as socket:

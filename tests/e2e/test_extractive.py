@@ -42,8 +42,8 @@ async def test_a_statement_is_remembered_in_the_next_conversation_and_after_a_re
         async with server.chat(await server.conversation(domain)) as chat:
             events = await chat.say("What is the serial number of my unit?")
         assert "TB-7731" in text_of(events)
-        recalled = [event for event in events if event["type"] == "retrieval" and event["source"] == "memory"]
-        assert recalled
+        recalled_events = [event for event in events if event["type"] == "retrieval" and event["source"] == "memory"]
+        assert recalled_events
 
 
 async def test_bad_frames_and_ids_are_answered_and_the_socket_stays_open(tmp_path: Path) -> None:

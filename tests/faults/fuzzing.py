@@ -190,10 +190,10 @@ class Judge:
         if any(word in answer.text for word in INSIDES) and answer.status_code >= 400:
             self.found.problems.append(f"{exchange} shows insides: {answer.text[:300]}")
         responses = self._document["paths"][operation.path][operation.method.lower()]["responses"]
-        response_schema = responses.get(str(answer.status_code), {})
-        if "$ref" in response_schema:
-            response_schema = self._document["components"]["responses"][response_schema["$ref"].rpartition("/")[2]]
-        schema = response_schema.get("content", {}).get("application/json", {}).get("schema")
+        definition = responses.get(str(answer.status_code), {})
+        if "$ref" in definition:
+            definition = self._document["components"]["responses"][definition["$ref"].rpartition("/")[2]]
+        schema = definition.get("content", {}).get("application/json", {}).get("schema")
         if schema is None or not answer.headers.get("content-type", "").startswith("application/json"):
             return
         try:

@@ -90,11 +90,11 @@ class Conversation(RuleBasedStateMachine):
         self._send(viewer, message, queue)
 
     @precondition(lambda self: self.sent)
-    @rule(viewer=viewers, index=numbers, as_other_viewer=st.booleans())
-    def resend(self, viewer: int, index: int, as_other_viewer: bool) -> None:
+    @rule(viewer=viewers, index=numbers, change_content=st.booleans())
+    def resend(self, viewer: int, index: int, change_content: bool) -> None:
         """Send a message again, or another message with its id."""
         message = self.sent[index % len(self.sent)]
-        if not as_other_viewer:
+        if not change_content:
             self._send(viewer, message, True)
             return
         chat = self._chat(viewer)
@@ -147,10 +147,10 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(viewer=viewers, index=st.none() | numbers, back=numbers)
     def drop(self, viewer: int, index: int | None, back: int) -> None:
-        """Drop a socket. With ``which``, reconnect to a known turn after a number that was seen."""
-        dropped, self.chats[viewer] = self.chats[viewer], None
-        if dropped is not None:
-            dropped.drop()
+        """Drop a socket. With ``index``, reconnect to a known turn after a number that was seen."""
+        dropped_chat, self.chats[viewer] = self.chats[viewer], None
+        if dropped_chat is not None:
+            dropped_chat.drop()
         if index is None or not self.ledger.seen:
             return
         turn = sorted(self.ledger.seen)[index % len(self.ledger.seen)]
@@ -224,7 +224,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(next_place=st.just("") | places)
     def kill(self, next_place: str) -> None:
-        """Kill the server with ``kill -9``. ``again`` is a place where the next process dies."""
+        """Kill the server with ``kill -9``. ``next_place`` is a place where the next process dies."""
         self.server.kill()
         self._restart(next_place)
 

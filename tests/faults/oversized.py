@@ -252,13 +252,16 @@ def fields_of(schema: Json, document: Json, depth: int = 4) -> Iterator[tuple[st
     if depth and (kind == "object" or "properties" in schema):
         properties = schema.get("properties", {})
         names = [*schema.get("required", ()), *(KNOWN.keys() & properties.keys())]
-        required = {key: KNOWN.get(key, example(properties.get(key, {}), document)) for key in names}
+        required_values = {key: KNOWN.get(key, example(properties.get(key, {}), document)) for key in names}
         for key, inner in properties.items():
             for name, make in fields_of(inner, document, depth - 1):
-                yield f".{key}{name}", with_values(lambda text, key, make: {**required, key: make(text)}, key, make)
-        yield ".(key)", lambda text: {**required, text: "x"}
+                yield (
+                    f".{key}{name}",
+                    with_values(lambda text, key, make: {**required_values, key: make(text)}, key, make),
+                )
+        yield ".(key)", lambda text: {**required_values, text: "x"}
         if schema.get("additionalProperties"):
-            yield ".(value)", lambda text: {**required, "x": text}
+            yield ".(value)", lambda text: {**required_values, "x": text}
 
 
 def _resolve(schema: Json, document: Json) -> Json:
@@ -336,13 +339,13 @@ def _doors_of(
                 ADDRESS_BYTES,
             )
     content = operation.get("requestBody", {}).get("content", {})
-    for media, media_type in content.items():
+    for media, definition in content.items():
         if media == "application/json":
             label = f"{method} {path} body"
             yield Door(f"{label} (as text)", lambda text: http.send(method, real, text.encode()))
             yield Door(f"{label} (a string)", lambda text: http.json(method, real, text))
             names: set[str] = set()
-            for name, make in fields_of(media_type.get("schema", {}), document):
+            for name, make in fields_of(definition.get("schema", {}), document):
                 if name in names:
                     continue
                 names.add(name)

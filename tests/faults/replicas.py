@@ -301,26 +301,30 @@ def time_cpu(cluster: Cluster, alone: Server, times: int) -> tuple[float, float]
 
 
 def weigh_idle_sockets(cluster: Cluster, servers: int, sockets_each: int) -> tuple[float, float]:
-    """Return the cost of idle sockets that follow conversations, ``each`` at every one of ``servers`` servers.
+    """Return the cost of idle sockets that follow conversations, ``sockets_each`` at every one of ``servers`` servers.
 
     The first value is KB of memory for a socket, the second the share of a core that a server uses without a turn.
     """
-    measured = cluster.servers[:servers]
-    conversations = [server.conversation(cluster.domain) for server in measured]
+    measured_servers = cluster.servers[:servers]
+    conversations = [server.conversation(cluster.domain) for server in measured_servers]
     with ExitStack() as stack:
         for server, conversation in zip(
-            measured, conversations, strict=True
+            measured_servers, conversations, strict=True
         ):  # the first sockets also load modules, which does not count
             for _ in range(20):
                 stack.enter_context(Chat(server, conversation, Ledger())).subscribe()
-        before = [server.resident for server in measured]
-        for server, conversation in zip(measured, conversations, strict=True):
+        before = [server.resident for server in measured_servers]
+        for server, conversation in zip(measured_servers, conversations, strict=True):
             for _ in range(sockets_each):
                 stack.enter_context(Chat(server, conversation, Ledger())).subscribe()
-        grown = sum(server.resident - memory_before for server, memory_before in zip(measured, before, strict=True))
-        cpu_before, start = sum(server.cpu_seconds for server in measured), time.monotonic()
+        grown = sum(
+            server.resident - memory_before for server, memory_before in zip(measured_servers, before, strict=True)
+        )
+        cpu_before, start = sum(server.cpu_seconds for server in measured_servers), time.monotonic()
         time.sleep(IDLE_SECONDS)
-        busy = (sum(server.cpu_seconds for server in measured) - cpu_before) / (time.monotonic() - start) / servers
+        busy = (
+            (sum(server.cpu_seconds for server in measured_servers) - cpu_before) / (time.monotonic() - start) / servers
+        )
     return grown / servers / sockets_each / 1024, busy
 
 

@@ -182,5 +182,5 @@ def stalls(rig: Rig) -> list[str]:
 def choose_places(rig: Rig, seed: int) -> list[str]:
     """Return one place for every name, out of those that a dry run reaches."""
     draw = Random(seed)
-    reached = dry_run(rig)
-    return [f"{name}:{draw.randint(1, reached[name])}" for name in PLACES]
+    counts = dry_run(rig)
+    return [f"{name}:{draw.randint(1, counts[name])}" for name in PLACES]
