@@ -240,7 +240,7 @@ def _module(imported: str, names: dict[str, Path]) -> str | None:
     return parent if parent in names and names[parent].name != "__init__.py" else None
 
 
-def test_the_core_is_pure() -> None:
+def test_core_modules_do_no_input_or_output() -> None:
     starts = [ROOT / place for place in PURE]
     paths = [path for start in starts for path in (sorted(start.glob("*.py")) if start.is_dir() else [start])]
     assert [violation for path in paths for violation in impurities(path)] == []

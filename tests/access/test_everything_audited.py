@@ -93,7 +93,7 @@ def test_every_changing_route_is_audited() -> None:
     assert silent <= set(NOT_AUDITED)
 
 
-def test_these_built_in_tools_change_something() -> None:
+def test_the_changing_built_in_tools_are_listed() -> None:
     assert {tool.name for tool in SYSTEM_TOOLS if tool.effects or tool.shared_effects} == set(CALLS)
 
 

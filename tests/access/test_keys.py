@@ -127,7 +127,7 @@ async def test_revoking_a_key_closes_exactly_its_sockets_and_streams(tmp_path: P
             assert await stays.ask("ping") == {"type": "pong"}
 
 
-class Ended:
+class EndedKeys:
     """Collects the keys whose connections must be closed."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Ended:
 async def test_a_key_revoked_by_another_process_is_refused_after_a_refresh(tmp_path: Path) -> None:
     database = await Database.open(database_at(tmp_path / "store.db"))
     try:
-        ended = Ended()
+        ended = EndedKeys()
         access = Access(database, use=ended)
         await access.open()
         before = access.required

@@ -23,13 +23,13 @@ TEXTS = [f"part {n} " for n in range(6)]
 class Listener:
     """Records a turn; ``on_event`` and ``on_note`` are called after each record."""
 
-    heard: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     on_event: Callable[[], object] = lambda: None
     on_note: Callable[[], object] = lambda: None
 
     def show(self, raw: str, frame: dict[str, Any]) -> None:
-        self.heard.append(frame)
+        self.events.append(frame)
         self.on_event()
 
     def note(self, text: str) -> None:

@@ -11,16 +11,16 @@ from tests.clients.live import BROKEN, FOUND, delegated, live
 from tests.node import run_client
 from tests.server.dialects.streams import STREAMS
 
-Heard = dict[str, Any]
+Output = dict[str, Any]
 
 
-def record_streams() -> dict[str, list[Heard]]:
+def record_streams() -> dict[str, list[Output]]:
     """Return the encoder's output for every stream, for a client with known messages and for one without."""
-    streams: dict[str, list[Heard]] = {}
+    streams: dict[str, list[Output]] = {}
     for name, events in STREAMS.items():
         for history in (None, [{"id": "m", "role": "user", "content": "Hi"}]):
             encoder = AgUi("thread", "run", history)
-            chunks: list[Heard] = []
+            chunks: list[Output] = []
             for event in events:
                 chunks += [frame.get("chunk", frame) for frame in map(json.loads, encoder.frames(event))]
                 if encoder.ended:
@@ -29,7 +29,7 @@ def record_streams() -> dict[str, list[Heard]]:
     return streams
 
 
-def texts(output: Heard, role: str = "assistant") -> list[str]:
+def texts(output: Output, role: str = "assistant") -> list[str]:
     return [message["content"] for message in output["messages"] if message["role"] == role and message.get("content")]
 
 
@@ -65,7 +65,7 @@ async def test_the_stock_client_reads_every_stream_and_a_live_server(tmp_path: P
     ] == [8]
 
 
-def check_recorded(by_name: dict[str, Heard]) -> None:
+def check_recorded(by_name: dict[str, Output]) -> None:
     assert len(by_name) == 2 * len(STREAMS)
     assert [result["warnings"] for result in by_name.values()] == [[]] * len(by_name)
     failures = {
@@ -88,7 +88,7 @@ def check_recorded(by_name: dict[str, Heard]) -> None:
     assert by_name["waiting"]["outcome"] == by_name["approving, history"]["outcome"] == "interrupt"
 
 
-def check_found(output: Heard, native: list[Heard]) -> None:
+def check_found(output: Output, native: list[Output]) -> None:
     """The answer, its call and its citations equal those of the native stream."""
     last_event = native[-1]
     assert texts(output) == ["You get 25 days."]

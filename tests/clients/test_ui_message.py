@@ -11,23 +11,23 @@ from tests.clients.live import BROKEN, FOUND, delegated, live
 from tests.node import run_client
 from tests.server.dialects.streams import STREAMS
 
-Heard = dict[str, Any]
+Output = dict[str, Any]
 
 
-def record_streams() -> dict[str, list[Heard]]:
+def record_streams() -> dict[str, list[Output]]:
     """Return the encoder's output for every stream."""
-    streams: dict[str, list[Heard]] = {}
+    streams: dict[str, list[Output]] = {}
     for name, events in STREAMS.items():
         encoder = UiMessage()
         streams[name] = [json.loads(frame) for event in events for frame in encoder.frames(event)]
     return streams
 
 
-def texts(message: Heard) -> str:
+def texts(message: Output) -> str:
     return "".join(part["text"] for part in message["parts"] if part["type"] == "text")
 
 
-def of_kind(message: Heard, kind: str) -> list[Heard]:
+def of_kind(message: Output, kind: str) -> list[Output]:
     return [part for part in message["parts"] if part["type"] == kind]
 
 
@@ -61,7 +61,7 @@ async def test_the_stock_reader_and_transport_send_regenerate_edit_stop_and_cont
     assert [message["id"] for message in messages if message["role"] == "assistant"][-1] == slowly["messages"][-1]["id"]
 
 
-def check_recorded(by_name: dict[str, Heard]) -> None:
+def check_recorded(by_name: dict[str, Output]) -> None:
     assert set(by_name) == set(STREAMS)
     full = by_name["full"]["message"]
     assert texts(full).endswith("naïve\r\n\u2028end. And so on.")
@@ -82,7 +82,7 @@ def check_recorded(by_name: dict[str, Heard]) -> None:
     assert by_name["error after text"]["message"]["metadata"]["error"]["code"] == "LLM_SERVICE_ERROR"
 
 
-def check_found(message: Heard, native: list[Heard]) -> None:
+def check_found(message: Output, native: list[Output]) -> None:
     """The answer, its call and its citations equal those of the native stream."""
     last_event = native[-1]
     assert texts(message) == "You get 25 days."
@@ -101,7 +101,7 @@ def check_found(message: Heard, native: list[Heard]) -> None:
     assert source["title"] == "handbook.md"
 
 
-def check_delegates(output: Heard) -> None:
+def check_delegates(output: Output) -> None:
     assert texts(output["messages"][-1]) == "Both have answered."
     delegate_events = [part["data"] for part in output["heard"] if part["type"] == "data-delegate-event"]
     words = {delegate_event["agent"]: "" for delegate_event in delegate_events}

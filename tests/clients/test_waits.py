@@ -15,20 +15,20 @@ from tests.server.dialects.reading import frames
 from tests.server.dialects.streams import APPROVING, WAITING
 from tests.server.test_waits import REMEMBER
 
-Heard = dict[str, Any]
+Output = dict[str, Any]
 ALL = frozenset({"wait_1", "wait_2", "wait_3"})
 
 
 def run(
     events: list[AgentEvent], run_id: str, answered_id: str = "", ended_ids: frozenset[str] = frozenset()
-) -> list[Heard]:
+) -> list[Output]:
     """Return an AG-UI run of a turn as sent to a client that has answered this wait."""
     known_waits = KnownWaits(ended_ids, frozenset({answered_id}) if answered_id else frozenset())
     chunks = [json.loads(frame) for frame in frames(AgUi("t", run_id, waits=known_waits), events)]
     return [chunk["chunk"] for chunk in chunks if "chunk" in chunk]
 
 
-def record_streams() -> Heard:
+def record_streams() -> Output:
     """Return the runs of a turn that waits three times, of one without a wait, and a message in three streams."""
     answers = ("", "wait_1", "wait_2", "wait_3")
     first, second = frozenset({"wait_1", "wait_2"}), frozenset({"wait_3"})
@@ -60,7 +60,7 @@ async def test_stock_clients_answer_waits_and_the_same_answer_continues(tmp_path
     assert [wait["state"] for wait in waits] == ["declined", "accepted", "accepted"]
 
 
-def check_runs(output: Heard) -> None:
+def check_runs(output: Output) -> None:
     """A turn in four runs leaves a client the same state as in one run, and its verifier reports nothing."""
     assert output["warnings"] == []
     assert [outcome_part["error"] for outcome_part in output["outcomes"]] == [None] * 4
@@ -80,7 +80,7 @@ def check_runs(output: Heard) -> None:
     assert calls["call_s"]["arguments"] == '{"path": "a.txt"}'
 
 
-def check_ag_ui(output: Heard) -> None:
+def check_ag_ui(output: Output) -> None:
     assert (output["asked"]["outcome"], output["answered"]["outcome"]) == ("interrupt", "success")
     assert output["asked"]["error"] is output["answered"]["error"] is None
     (interrupt,) = output["asked"]["interrupts"]
@@ -91,7 +91,7 @@ def check_ag_ui(output: Heard) -> None:
     assert output["messages"][3]["content"] == "Done."
 
 
-def check_streams(output: Heard) -> None:
+def check_streams(output: Output) -> None:
     """All waiting calls are announced before a stream ends, and each stream continues the same message."""
     requested, available = "approval-requested", "output-available"
     assert output["states"] == [
@@ -107,7 +107,7 @@ def check_streams(output: Heard) -> None:
     assert asked_about[0]["sources"] == [{"kind": "document", "name": "Leave policy.md"}]
 
 
-def check_ui(output: Heard) -> None:
+def check_ui(output: Output) -> None:
     (tool,) = [part for part in output["before"]["parts"] if part["type"] == "dynamic-tool"]
     assert tool["state"] == "approval-requested"
     assert output["after"]["id"] == output["before"]["id"]

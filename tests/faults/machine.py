@@ -45,7 +45,7 @@ viewers = st.integers(0, VIEWERS - 1)
 
 
 @dataclass
-class Sent:
+class SentMessage:
     """A sent message. ``turn`` is None until its acceptance is known. ``unsure``: there was no answer."""
 
     key: str
@@ -60,18 +60,18 @@ class Conversation(RuleBasedStateMachine):
     """One conversation. Many of them share a server one after another."""
 
     rig: ClassVar[Rig]
-    made: ClassVar[int] = 0
+    conversation_count: ClassVar[int] = 0
 
     @initialize(script=st.sampled_from(("tools", "long", "slow")))
     def begin(self, script: str) -> None:
-        type(self).made += 1
+        type(self).conversation_count += 1
         self.server = self.rig.server
         if not self.server.alive:
             self.server.start()
         self.server.arm("")
         self.id = self.rig.conversation()
         self.ledger = Ledger()
-        self.sent: list[Sent] = []
+        self.sent: list[SentMessage] = []
         self.refused: list[str] = []
         self.compacted = False
         self.chats: list[Chat | None] = [None] * VIEWERS
@@ -85,8 +85,8 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(viewer=viewers, script=st.sampled_from(SCRIPTS), queue=st.booleans())
     def send(self, viewer: int, script: str, queue: bool) -> None:
-        key = f"m{self.made}-{len(self.sent) + len(self.refused)}-{self.id[-6:]}"
-        message = Sent(key, f"Please {key} {script}", script, self.server.starts)
+        key = f"m{self.conversation_count}-{len(self.sent) + len(self.refused)}-{self.id[-6:]}"
+        message = SentMessage(key, f"Please {key} {script}", script, self.server.starts)
         self._send(viewer, message, queue)
 
     @precondition(lambda self: self.sent)
@@ -107,7 +107,7 @@ class Conversation(RuleBasedStateMachine):
             return
         assert reply.get("code") == "IDEMPOTENCY_MISMATCH", reply
 
-    def _send(self, viewer: int, message: Sent, queue: bool) -> None:
+    def _send(self, viewer: int, message: SentMessage, queue: bool) -> None:
         chat = self._chat(viewer)
         if chat is None:
             return
@@ -291,7 +291,7 @@ class Conversation(RuleBasedStateMachine):
         self._next_message()
         self.check_requests()
 
-    def _log(self, message: Sent) -> list[Event]:
+    def _log(self, message: SentMessage) -> list[Event]:
         assert message.turn is not None
         events = self.ledger.check_log(self.server.log(message.turn))
         last = events[-1]

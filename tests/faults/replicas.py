@@ -116,7 +116,7 @@ def _end(servers: Sequence[Server]) -> None:
 
 
 @dataclass
-class Said:
+class SentMessage:
     """A client's message and the turn that answered it."""
 
     key: str
@@ -136,7 +136,7 @@ class Client(threading.Thread):
         self._name = f"c{seed}"
         self.ledger = Ledger()
         self.conversation = cluster.ask(lambda server: server.conversation(cluster.domain))
-        self.sent_messages: list[Said] = []
+        self.sent_messages: list[SentMessage] = []
         self.moves = 0
         """How often it had to change the server during a turn."""
         self.failure: BaseException | None = None
@@ -146,7 +146,7 @@ class Client(threading.Thread):
             for number in range(self._left):
                 script = self._random.choice(self._scripts)
                 key = f"{self._name}-{number}"
-                self.sent_messages.append(Said(key, script, self._speak(key, script)))
+                self.sent_messages.append(SentMessage(key, script, self._speak(key, script)))
         except BaseException as exc:
             self.failure = exc
 
