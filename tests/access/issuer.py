@@ -60,14 +60,14 @@ class Issuer:
         key = key or self.first
         return jwt.encode({"alg": alg, "kid": key.as_dict().get("kid"), **header}, claims, key, algorithms=[alg])
 
-    def confused(self, claims: Claims) -> str:
+    def sign_with_public_key(self, claims: Claims) -> str:
         """Return a token signed with the public key as if it were a shared secret."""
         header = {"alg": "HS256", "kid": "first", "typ": "JWT"}
         text = ".".join(map(_encoded, (orjson.dumps(header), orjson.dumps(claims))))
         signature = hmac.digest(self.first.as_pem(private=False), text.encode(), "sha256")
         return f"{text}.{_encoded(signature)}"
 
-    def unsigned(self, claims: Claims, alg: str = "none") -> str:
+    def make_unsigned(self, claims: Claims, alg: str = "none") -> str:
         """Return an unsigned token."""
         return ".".join(map(_encoded, (orjson.dumps({"alg": alg, "typ": "JWT"}), orjson.dumps(claims)))) + "."
 

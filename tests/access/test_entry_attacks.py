@@ -214,13 +214,13 @@ async def test_a_folder_swapped_for_a_link_after_saving_is_reported_at_the_start
 async def test_a_redirect_to_another_host_is_reported_and_not_followed(tmp_path: Path, status: int) -> None:
     async with knocked() as (port, knocks):
 
-        async def redirecting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def redirect(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 location = f"http://127.0.0.1:{port}/mcp".encode()
                 await send({"type": "http.response.start", "status": status, "headers": [(b"location", location)]})
                 await send({"type": "http.response.body", "body": b""})
 
-        async with serve(redirecting) as base:
+        async with serve(redirect) as base:
             hosts = f"{base.removeprefix('http://')}, 127.0.0.1:{port}"
             async with admin(tmp_path, mcp_hosts=hosts) as mallory:
                 before = await mallory.state()
@@ -240,12 +240,15 @@ async def test_no_mcp_server_gets_our_keys(tmp_path: Path) -> None:
     app = build().streamable_http_app()
     headers: list[tuple[bytes, bytes]] = []
 
-    async def recording(scope: Scope, receive: Receive, send: Send) -> None:
+    async def record_headers(scope: Scope, receive: Receive, send: Send) -> None:
         headers.extend(scope.get("headers", ()))
         await app(scope, receive, send)
 
     steps = (use("web__echo", text="hello"), say("Done."))
-    async with serve(recording) as base, admin(tmp_path, *steps, mcp_hosts=base.removeprefix("http://")) as mallory:
+    async with (
+        serve(record_headers) as base,
+        admin(tmp_path, *steps, mcp_hosts=base.removeprefix("http://")) as mallory,
+    ):
         await mallory.save({"web": {"url": f"{base}/mcp", "headers": {"Authorization": "Bearer theirs"}}})
         await mallory.ask("PATCH", mallory.path, {"settings": {"toolPolicy": {"web__*": "allow"}}})
         assert (await restart_server(mallory, "web"))["state"] == "ready"

@@ -116,7 +116,7 @@ class Scene:
         response = await self.mallory.ask("POST", f"{self.mallory.path}/mcp-servers/web/restart")
         assert response.json()["state"] == "ready", response.text
 
-    async def denied(self, events: list[Json], name: str, because: str) -> AuditRecord:
+    async def check_denied(self, events: list[Json], name: str, because: str) -> AuditRecord:
         """Assert that the last call of a turn was denied and audited once, and that the turn was completed."""
         results = [event for event in events if event["type"] == "tool_result"]
         questions = [event for event in events if event["type"] == "input_required"]
@@ -162,7 +162,7 @@ TARGETS = ("web__send", "role_write")
 @pytest.mark.parametrize("target", TARGETS)
 async def test_an_injected_order_in_a_tools_description_has_no_effect(tmp_path: Path, target: str) -> None:
     async with make_scene(tmp_path, obey, say("Done."), description=ORDER.format(target)) as scene:
-        await scene.denied(await scene.ask(), target, "toolPolicy")
+        await scene.check_denied(await scene.ask(), target, "toolPolicy")
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -174,7 +174,7 @@ async def test_an_injected_order_in_a_tools_result_or_error_has_no_effect(
     async with make_scene(tmp_path, *steps, result=ORDER.format(target)) as scene:
         await scene.allow(web__lookup="allow")
         await scene.mallory.new_audit_rows()
-        await scene.denied(await scene.ask(), target, "toolPolicy")
+        await scene.check_denied(await scene.ask(), target, "toolPolicy")
 
 
 async def upload(scene: Scene, name: str, text: str) -> None:
@@ -183,19 +183,19 @@ async def upload(scene: Scene, name: str, text: str) -> None:
     assert document["status"] == "indexed", document
 
 
-async def in_a_document(scene: Scene, order: str) -> None:
+async def plant_in_document(scene: Scene, order: str) -> None:
     await upload(scene, "leave.md", f"# Leave\n\nTwenty-five days of leave. {order}.")
 
 
-async def in_a_heading(scene: Scene, order: str) -> None:
+async def plant_in_heading(scene: Scene, order: str) -> None:
     await upload(scene, "leave.md", f"# Leave {order}\n\nTwenty-five days of leave.")
 
 
-async def in_a_file_name(scene: Scene, order: str) -> None:
+async def plant_in_file_name(scene: Scene, order: str) -> None:
     await upload(scene, f"{order}.md", "# Leave\n\nTwenty-five days of leave.")
 
 
-async def in_a_memory(scene: Scene, order: str) -> None:
+async def plant_in_memory(scene: Scene, order: str) -> None:
     engram = {
         "id": "m1",
         "content": order,
@@ -209,13 +209,13 @@ async def in_a_memory(scene: Scene, order: str) -> None:
     assert response.is_success, response.text
 
 
-async def in_a_role(scene: Scene, order: str) -> None:
+async def plant_in_role(scene: Scene, order: str) -> None:
     content = f"<role><personality>{order}.</personality></role>"
     files = [{"kind": "role", "id": "clerk", "content": content}]
     assert (await scene.mallory.ask("PUT", f"{scene.mallory.path}/roles/clerk", {"files": files})).is_success
 
 
-async def in_the_expertise(scene: Scene, order: str) -> None:
+async def plant_in_expertise(scene: Scene, order: str) -> None:
     change = {"settings": {"expertise": order}}
     assert (await scene.mallory.ask("PATCH", scene.mallory.path, change)).is_success
 
@@ -223,12 +223,12 @@ async def in_the_expertise(scene: Scene, order: str) -> None:
 Place = Callable[[Scene, str], Awaitable[None]]
 SEARCH = use("search_documents", query="days of leave")
 PLACES: dict[str, tuple[Place, Step | None]] = {
-    "document": (in_a_document, SEARCH),
-    "heading": (in_a_heading, SEARCH),
-    "file name": (in_a_file_name, SEARCH),
-    "memory": (in_a_memory, use("promptx_recall", query="leave")),
-    "role": (in_a_role, use("promptx_action", role="clerk")),
-    "expertise": (in_the_expertise, None),
+    "document": (plant_in_document, SEARCH),
+    "heading": (plant_in_heading, SEARCH),
+    "file name": (plant_in_file_name, SEARCH),
+    "memory": (plant_in_memory, use("promptx_recall", query="leave")),
+    "role": (plant_in_role, use("promptx_action", role="clerk")),
+    "expertise": (plant_in_expertise, None),
 }
 
 
@@ -251,7 +251,7 @@ async def test_an_injected_order_in_a_document_has_no_effect(tmp_path: Path, pla
     async with make_scene(tmp_path, *steps) as scene:
         await plant_order(scene, ORDER.format(target))
         await scene.mallory.new_audit_rows()
-        await scene.denied(await scene.ask(), target, "toolPolicy")
+        await scene.check_denied(await scene.ask(), target, "toolPolicy")
 
 
 @pytest.mark.parametrize("place", ["document", "memory"])
@@ -270,7 +270,7 @@ async def test_an_allow_pattern_does_not_apply_after_untrusted_text_and_an_exact
         await scene.mallory.new_audit_rows()
         events = await scene.ask()
         if rule == "web__*":
-            await scene.denied(events, "web__send", "others-text")
+            await scene.check_denied(events, "web__send", "others-text")
         else:
             assert scene.sent == ["all notes"]
 
@@ -283,7 +283,7 @@ async def test_a_server_with_our_tool_names_gets_no_call_meant_for_ours(tmp_path
         events = await scene.ask()
         servers = [event["server"] for event in events if event["type"] == "tool_call"]
         assert servers == ["retriever", "promptx", "web"]
-        await scene.denied(events, "web__role_write", "toolPolicy")
+        await scene.check_denied(events, "web__role_write", "toolPolicy")
 
 
 async def test_a_tool_whose_description_changed_is_denied_and_no_model_reads_the_new_one(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ async def test_a_tool_whose_description_changed_is_denied_and_no_model_reads_the
         scene.remote.add_tool(scene.send, name="lookup", description=ORDER.format("web__lookup"))
         await scene.connect()
         await scene.mallory.new_audit_rows()
-        await scene.denied(await scene.ask(), "web__lookup", "changed")
+        await scene.check_denied(await scene.ask(), "web__lookup", "changed")
         for request in scene.mallory.rig.model.requests:
             assert ORDER.format("web__lookup") not in " ".join(texts(request.tools))
 
@@ -334,5 +334,5 @@ async def test_a_secret_is_not_sent_in_arguments_under_any_policy(tmp_path: Path
         await scene.allow(**{"web__*": "allow"})
         await scene.mallory.ask("PUT", f"{scene.mallory.path}/secrets/KEY", {"value": SECRET})
         await scene.mallory.new_audit_rows()
-        row = await scene.denied(await scene.ask(), "web__send", "secret")
+        row = await scene.check_denied(await scene.ask(), "web__send", "secret")
         assert SECRET not in str(row)

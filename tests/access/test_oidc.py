@@ -209,12 +209,12 @@ async def test_an_api_client_sends_a_token_and_invalid_tokens_are_refused(tmp_pa
         head, body, signature = valid_token.split(".")
         other_body = issuer.sign(issuer.claims(groups=["operators"])).split(".")[1]
         for token in (
-            issuer.unsigned(valid_claims),
-            issuer.unsigned(valid_claims, "None"),
-            issuer.unsigned(valid_claims, "RS256"),
+            issuer.make_unsigned(valid_claims),
+            issuer.make_unsigned(valid_claims, "None"),
+            issuer.make_unsigned(valid_claims, "RS256"),
             f"{head}.{body}.",
             f"{head}.{other_body}.{signature}",
-            issuer.confused(valid_claims),
+            issuer.sign_with_public_key(valid_claims),
             issuer.sign(valid_claims, foreign_key),
             issuer.sign(valid_claims, typ="logout+jwt"),
             issuer.sign(issuer.claims(azp="another")),

@@ -72,10 +72,10 @@ async def test_an_expected_servers_end_is_not_reported(tmp_path: Path, script: s
     command = StdioCommand("/bin/sh", ("-c", script), {}, tmp_path, "no-marker")
     reasons, has_ended = [], anyio.Event()
 
-    async def refused(reason: str) -> None:
+    async def note_refusal(reason: str) -> None:
         reasons.append(reason)
 
-    async with StdioTransport(command, lambda reason: has_ended.set(), deque(), refused) as (inbox, _):
+    async with StdioTransport(command, lambda reason: has_ended.set(), deque(), note_refusal) as (inbox, _):
         with pytest.raises(anyio.EndOfStream):
             await inbox.receive()
     assert has_ended.is_set()
@@ -98,7 +98,7 @@ STREAMS = {
 async def test_a_server_that_redirects_its_message_endpoint_is_refused(tmp_path: Path, case: str) -> None:
     methods: list[str] = []
 
-    async def announcing(scope: Scope, receive: Receive, send: Send) -> None:
+    async def announce(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         methods.append(scope["method"])
@@ -109,7 +109,7 @@ async def test_a_server_that_redirects_its_message_endpoint_is_refused(tmp_path:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async with serve(announcing) as base, admin(tmp_path, mcp_hosts=base.removeprefix("http://")) as mallory:
+    async with serve(announce) as base, admin(tmp_path, mcp_hosts=base.removeprefix("http://")) as mallory:
         entry = {"type": "sse", "url": f"{base}/sse", "headers": {"Authorization": "Bearer theirs-0123456789"}}
         (status,) = (await mallory.test({"x": entry})).json()["items"]
         assert status["tools"] == []

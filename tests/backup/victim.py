@@ -53,12 +53,12 @@ def count(work: Callable[[], object], report: Path) -> Counter[str]:
     def listen(name: str) -> None:
         counts[name] += 1
 
-    def listened() -> None:
+    def work_and_report() -> None:
         with failpoints.heard_by(listen):
             work()
         report.write_text(json.dumps(counts))
 
-    assert run(listened) == 0
+    assert run(work_and_report) == 0
     return Counter(json.loads(report.read_text()))
 
 

@@ -79,7 +79,7 @@ def advise_install(suite: Path = SUITE) -> str:
     return f"The conformance suite is not installed. Install its packages with:\n\n    {INSTALL}"
 
 
-def required(revision: str, leg: Leg) -> list[str]:
+def required_scenarios(revision: str, leg: Leg) -> list[str]:
     """Return the scenarios that a revision requires of a client or a server, from the list that the suite froze."""
     text = (SUITE / "requirements" / f"{revision}.yaml").read_text()
     match = re.search(rf"^{leg}:\n((?:  .*\n|\s*#.*\n|\n)*)", text, re.MULTILINE)

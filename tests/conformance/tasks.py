@@ -73,7 +73,7 @@ class Fixtures:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        name, body = renamed(body)
+        name, body = rename_tool(body)
         headers = [(key, value) for key, value in scope["headers"] if key != b"content-length"]
         renames = {name.encode(): b"ask" if name != "greet" else b"search_documents"}
         headers = [(key, renames.get(value, value) if key == b"mcp-name" else value) for key, value in headers]
@@ -90,7 +90,7 @@ class Fixtures:
         return await self._app({**scope, "headers": headers}, read, send)
 
 
-def renamed(body: bytes) -> tuple[str, bytes]:
+def rename_tool(body: bytes) -> tuple[str, bytes]:
     """Return the called tool of the suite and the request for the product's tool; "" and the body for others."""
     try:
         request = json.loads(body)

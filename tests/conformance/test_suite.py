@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.authorization import SCENARIOS as AUTHORIZATION
 from tests.conformance.authorization import run_authorization
-from tests.conformance.suite import INSTALL, REVISIONS, advise_install, required, run_scenario, verdict
+from tests.conformance.suite import INSTALL, REVISIONS, advise_install, required_scenarios, run_scenario, verdict
 from tests.conformance.tasks import run_tasks
 from tests.node import node
 
@@ -54,10 +54,11 @@ def test_a_check_that_only_the_reference_server_can_pass_does_not_count() -> Non
 def test_the_frozen_lists_of_the_suite_are_read_whole() -> None:
     node()
     counts = {
-        revision: (len(required(revision, "client")), len(required(revision, "server"))) for revision in REVISIONS
+        revision: (len(required_scenarios(revision, "client")), len(required_scenarios(revision, "server")))
+        for revision in REVISIONS
     }
     assert counts == {"2026-07-28": (32, 37), "2025-11-25": (18, 30)}
-    assert "sep-2322-client-request-state" in required("2026-07-28", "client")
+    assert "sep-2322-client-request-state" in required_scenarios("2026-07-28", "client")
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ class Conversation(RuleBasedStateMachine):
 
     def _restart(self, next_place: str = "") -> None:
         """Handle the server's end: close all sockets and start it again."""
-        self.server.died()
+        self.server.wait_until_dead()
         for viewer in range(VIEWERS):
             self._close(viewer)
         self.server.start(next_place)

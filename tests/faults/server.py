@@ -111,7 +111,7 @@ class Server:
         self._child.kill()
         self._reap()
 
-    def died(self, seconds: float = PATIENCE) -> None:
+    def wait_until_dead(self, seconds: float = PATIENCE) -> None:
         """Wait for the process to kill itself at an armed place."""
         assert self._child.wait(seconds) == -signal.SIGKILL, self.log_path.read_text()[-2000:]
         self._reap()
@@ -196,7 +196,7 @@ class Server:
         time.sleep(seconds)
         os.kill(self.pid, signal.SIGCONT)
 
-    def reached(self) -> dict[str, int]:
+    def read_place_counts(self) -> dict[str, int]:
         """Return how often each place was reached since `arm`."""
         counts: dict[str, int] = self.call("GET", "/failpoint")
         return counts

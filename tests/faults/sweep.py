@@ -68,7 +68,7 @@ def dry_run(rig: Rig) -> Counter[str]:
     rig.server.arm("")
     with Chat(rig.server, conversation, Ledger()) as chat:
         chat.finish(chat.send(f"Hello {conversation} tools", conversation)["turnId"])
-        return Counter({name: count for name, count in rig.server.reached().items() if name in PLACES})
+        return Counter({name: count for name, count in rig.server.read_place_counts().items() if name in PLACES})
 
 
 def crash_at(rig: Rig, place: str, next_place: str = "") -> Crash:
@@ -78,7 +78,7 @@ def crash_at(rig: Rig, place: str, next_place: str = "") -> Crash:
     turn, frames = _until_death(rig, conversation, ledger)
     has_died = not rig.server.alive
     if has_died:
-        rig.server.died()
+        rig.server.wait_until_dead()
         rig.server.start(next_place)
     else:
         rig.server.arm("")
@@ -102,9 +102,9 @@ def _until_death(rig: Rig, conversation: str, ledger: Ledger) -> tuple[str | Non
             frames = chat.raw
             turn = _send_until_accepted(chat, conversation)
             chat.finish(turn)
-            rig.server.reached()  # the armed place may be the end of the last send
+            rig.server.read_place_counts()  # the armed place may be the end of the last send
     except Dead:
-        rig.server.died()
+        rig.server.wait_until_dead()
     return turn, frames
 
 

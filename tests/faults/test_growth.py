@@ -275,7 +275,7 @@ def redaction(text: str) -> None:
         pieces.end()
 
 
-def searching(text: str) -> None:
+def search_text(text: str) -> None:
     document_vectors([text])
     split(text)
     script(text)
@@ -301,7 +301,18 @@ PARSERS: tuple[Parser, ...] = (
         variables,
         descriptions,
     ),
-    *(announcements, installers, tool_lists, results, plain_documents, chunks, headings, searching, screen, redaction),
+    *(
+        announcements,
+        installers,
+        tool_lists,
+        results,
+        plain_documents,
+        chunks,
+        headings,
+        search_text,
+        screen,
+        redaction,
+    ),
 )
 
 UNITS = (

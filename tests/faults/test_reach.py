@@ -57,7 +57,7 @@ def test_each_time_of_a_schedule_fires_exactly_once_over_kills(tmp_path: Path, p
                 try:
                     firings = server.call("GET", f"{path}/firings")["items"]
                 except Dead:
-                    server.died()
+                    server.wait_until_dead()
                     server.start()
                     return False
                 return len([firing for firing in firings if firing["state"] == "done"]) == 3

@@ -91,7 +91,7 @@ def test_a_deletion_killed_at_any_point_is_finished_by_the_next_start(rig: Rig, 
     rig.server.arm(place)
     with pytest.raises(Dead):
         rig.server.call("DELETE", f"{documents}/{document}")
-    rig.server.died()
+    rig.server.wait_until_dead()
     rig.server.start()
     document_ids = [document_row["id"] for document_row in rig.server.call("GET", documents)["items"]]
     if place == "commit.begin:1":  # nothing was acknowledged or begun
