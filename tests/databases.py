@@ -142,5 +142,5 @@ def _run_sql(url: str, statement: str) -> None:
     from tests.store.conftest import BINARIES
 
     command = [str(BINARIES[-1] / "psql"), "--no-psqlrc", "--quiet", url, "--command", statement]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr

@@ -49,5 +49,5 @@ def _extra(ending: str) -> str:
 
 def make_page(page: str) -> str:
     """Return the page with current tables."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{make_table()}\n{END}{rest.partition(END)[2]}"
+    before, _, tail = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{make_table()}\n{END}{tail.partition(END)[2]}"

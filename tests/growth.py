@@ -24,9 +24,9 @@ def _cost(run: Callable[[str], object], text: str) -> float:
     gc.disable()
     try:
         for _ in range(RUNS):
-            began = time.process_time()
+            start = time.process_time()
             run(text)
-            costs.append(time.process_time() - began)
+            costs.append(time.process_time() - start)
     finally:
         if enabled:
             gc.enable()

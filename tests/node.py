@@ -30,9 +30,9 @@ def node() -> Path:
     home = Path(wheel.origin).parent
     with open(CLIENTS / ".installing", "w") as lock:  # several workers start at once
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = (CLIENTS / "package-lock.json").read_text()
+        lock_text = (CLIENTS / "package-lock.json").read_text()
         installed = CLIENTS / "node_modules" / ".installed"
-        if not installed.exists() or installed.read_text() != wanted:
+        if not installed.exists() or installed.read_text() != lock_text:
             command = [
                 str(home / "bin" / "node"),
                 str(_npm_of(home)),
@@ -41,10 +41,10 @@ def node() -> Path:
                 "--no-fund",
                 "--ignore-scripts",
             ]
-            ended = subprocess.run(command, cwd=CLIENTS, capture_output=True, text=True, timeout=PATIENCE)
-            if ended.returncode:
-                pytest.skip(f"the JavaScript clients cannot be installed: {ended.stderr.strip()[-200:]}")
-            installed.write_text(wanted)
+            result = subprocess.run(command, cwd=CLIENTS, capture_output=True, text=True, timeout=PATIENCE)
+            if result.returncode:
+                pytest.skip(f"the JavaScript clients cannot be installed: {result.stderr.strip()[-200:]}")
+            installed.write_text(lock_text)
     return home / "bin" / "node"
 
 
@@ -65,6 +65,8 @@ async def run_client(script: str, *arguments: str, env: Mapping[str, str] | None
     """
     command = [str(node()), str(CLIENTS / script), *arguments]
     with anyio.fail_after(PATIENCE):
-        ended = await anyio.run_process(command, check=False, cwd=CLIENTS, env={**os.environ, **(env or {})})
-    assert ended.returncode == 0, f"{script}: {ended.stderr.decode()[-4000:]}"
-    return [json.loads(line) for line in ended.stdout.splitlines()]  # bytes, because text would also be split at U+2028
+        result = await anyio.run_process(command, check=False, cwd=CLIENTS, env={**os.environ, **(env or {})})
+    assert result.returncode == 0, f"{script}: {result.stderr.decode()[-4000:]}"
+    return [
+        json.loads(line) for line in result.stdout.splitlines()
+    ]  # bytes, because text would also be split at U+2028

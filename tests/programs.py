@@ -81,15 +81,15 @@ def share_tool_schemas() -> None:
     create = Tool.from_function.__func__  # type: ignore[attr-defined]
     if create.__name__ == "create_shared":
         return
-    made: dict[object, Tool] = {}
+    tools: dict[object, Tool] = {}
 
     def create_shared(cls: type[Tool], fn: Callable[..., Any], *args: Any, **options: Any) -> Tool:
         if not fn.__module__.startswith("mcp_servers."):
             return cast(Tool, create(cls, fn, *args, **options))
         key = (inspect.unwrap(fn).__code__, repr((args, sorted(options.items()))))
-        if key not in made:
-            made[key] = create(cls, fn, *args, **options)
-        return made[key].model_copy(update={"fn": fn})
+        if key not in tools:
+            tools[key] = create(cls, fn, *args, **options)
+        return tools[key].model_copy(update={"fn": fn})
 
     Tool.from_function = classmethod(create_shared)  # type: ignore[assignment, method-assign]
 
@@ -211,10 +211,10 @@ def _helper() -> socket.socket:
 
 def _start_helper(listener: socket.socket, owner: int) -> None:
     listener.set_inheritable(True)
-    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-    paths = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
+    variables = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    paths = os.pathsep.join(filter(None, [str(ROOT), variables.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "tests.programs", str(listener.fileno()), str(owner)]
-    os.posix_spawn(sys.executable, command, inherited | {"PYTHONPATH": paths})
+    os.posix_spawn(sys.executable, command, variables | {"PYTHONPATH": paths})
 
 
 class Program:
@@ -246,22 +246,24 @@ class Program:
         closing = []
         with open(os.devnull, "rb") as nothing:
             input_descriptor = nothing.fileno() if stdin == subprocess.DEVNULL else stdin
-            out = 1 if stdout is None else stdout
+            output = 1 if stdout is None else stdout
             if stdout == subprocess.PIPE:
-                read, out = os.pipe()
-                closing.append(out)
+                read, output = os.pipe()
+                closing.append(output)
                 self.stdout = io.TextIOWrapper(io.BufferedReader(io.FileIO(read)), "utf-8")
-            err = out if stderr == subprocess.STDOUT else 2 if stderr is None else stderr
+            error_output = output if stderr == subprocess.STDOUT else 2 if stderr is None else stderr
             self._status, status = os.pipe()
             closing.append(status)
-            with tempfile.TemporaryFile() as about:  # an environment may be too long for a message
-                about.write(json.dumps([module, list(arguments), str(cwd), dict(env)]).encode())
-                about.flush()
-                socket.send_fds(_helper(), [b"run"], [about.fileno(), input_descriptor, out, err, status])
+            with tempfile.TemporaryFile() as description_file:  # an environment may be too long for a message
+                description_file.write(json.dumps([module, list(arguments), str(cwd), dict(env)]).encode())
+                description_file.flush()
+                socket.send_fds(
+                    _helper(), [b"run"], [description_file.fileno(), input_descriptor, output, error_output, status]
+                )
                 for descriptor in closing:
                     os.close(descriptor)
-                started = os.read(self._status, _STATUS.size)
-        self.pid: int = _STATUS.unpack(started)[0]
+                start_status = os.read(self._status, _STATUS.size)
+        self.pid: int = _STATUS.unpack(start_status)[0]
 
     def __enter__(self) -> Self:
         return self
@@ -295,9 +297,9 @@ class Program:
 
     def _look(self, timeout: float) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
-            ended = os.read(self._status, _STATUS.size)
+            end_status = os.read(self._status, _STATUS.size)
             os.close(self._status)
-            (self.returncode,) = _STATUS.unpack(ended)
+            (self.returncode,) = _STATUS.unpack(end_status)
         return self.returncode
 
 
@@ -391,11 +393,11 @@ def _fork(running: dict[int, int], *descriptors: int) -> None:
 
 
 def _reap(pid: int, status: int) -> bool:
-    ended, code = os.waitpid(pid, os.WNOHANG)
-    if ended:
+    ended_pid, code = os.waitpid(pid, os.WNOHANG)
+    if ended_pid:
         os.write(status, _STATUS.pack(os.waitstatus_to_exitcode(code)))
         os.close(status)
-    return bool(ended)
+    return bool(ended_pid)
 
 
 def end_program(code: int) -> NoReturn:
@@ -413,12 +415,12 @@ def end_program(code: int) -> NoReturn:
     os._exit(code)
 
 
-def become_program(about: int, stdin: int, stdout: int, stderr: int) -> int:
+def become_program(description_fd: int, stdin: int, stdout: int, stderr: int) -> int:
     """Apply the folder, environment, streams and arguments that were sent, run the program, and return its exit code.
 
     Other exceptions than `SystemExit` are raised, and end the process as usual.
     """
-    with open(about, "rb") as file:
+    with open(description_fd, "rb") as file:
         file.seek(0)
         module, arguments, folder, environment = json.load(file)
     for number, descriptor in enumerate((stdin, stdout, stderr)):
@@ -430,9 +432,9 @@ def become_program(about: int, stdin: int, stdout: int, stderr: int) -> int:
     sys.argv = [str(Path(sys.executable).with_name("agentic-rag")), *arguments]
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
     at_once = "PYTHONUNBUFFERED" in environment
-    out, err = (io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2))
-    sys.stdout = io.TextIOWrapper(out, "utf-8", line_buffering=at_once)
-    sys.stderr = io.TextIOWrapper(err, "utf-8", "backslashreplace", line_buffering=True)
+    output, errors = (io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2))
+    sys.stdout = io.TextIOWrapper(output, "utf-8", line_buffering=at_once)
+    sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
     try:
         importlib.import_module(module).main()
     except SystemExit as exc:

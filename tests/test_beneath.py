@@ -112,11 +112,11 @@ def _find_file_calls(path: Path) -> Iterator[str]:
         if isinstance(node.func, ast.Name) and node.func.id == "open":
             yield f"{node.lineno} open"
         elif isinstance(node.func, ast.Attribute) and (node.func.attr in METHODS or first_name(node.func) in MODULES):
-            called, receiver = ast.unparse(node.func), ast.unparse(node.func.value)
-            of_system = called.partition(".")[0] in MODULES and called not in HARMLESS
+            call_name, receiver = ast.unparse(node.func), ast.unparse(node.func.value)
+            of_system = call_name.partition(".")[0] in MODULES and call_name not in HARMLESS
             of_path = node.func.attr in METHODS and receiver.rpartition(".")[2] not in OURS
             if of_system or of_path:
-                yield f"{node.lineno} {called}"
+                yield f"{node.lineno} {call_name}"
 
 
 def first_name(node: ast.expr) -> str:
@@ -126,15 +126,21 @@ def first_name(node: ast.expr) -> str:
 
 
 def test_modules_not_listed_in_elsewhere_use_no_files_directly() -> None:
-    found = [
+    calls_found = [
         f"{name}:{call}: use mcp_servers.safe_files, or add the module to ELSEWHERE with what it opens"
         for path in sources()
-        if not any((name := str(path.relative_to(ROOT))) == each or name.startswith(f"{each}/") for each in ELSEWHERE)
+        if not any(
+            (name := str(path.relative_to(ROOT))) == prefix or name.startswith(f"{prefix}/") for prefix in ELSEWHERE
+        )
         for call in file_calls(path)
     ]
-    assert found == []
+    assert calls_found == []
 
 
 def test_modules_listed_as_using_files_do_use_them() -> None:
-    used = {str(path.relative_to(ROOT)) for path in sources() if file_calls(path)}
-    assert [each for each in ELSEWHERE if not any(name == each or name.startswith(f"{each}/") for name in used)] == []
+    using_files = {str(path.relative_to(ROOT)) for path in sources() if file_calls(path)}
+    assert [
+        prefix
+        for prefix in ELSEWHERE
+        if not any(name == prefix or name.startswith(f"{prefix}/") for name in using_files)
+    ] == []

@@ -13,40 +13,40 @@ LINES = st.lists(st.sampled_from(["a", "b", "c", "", " x", "-y", "+z", "@@"]), m
 
 def apply(before: str, difference: str) -> list[str]:
     """Return the result of applying a unified difference to a text."""
-    old, result, at, left = before.splitlines(), list[str](), 0, 0
+    old_lines, result, index, lines_left = before.splitlines(), list[str](), 0, 0
     for line in difference.splitlines():
-        if not left and (head := HEAD.fullmatch(line)):
+        if not lines_left and (head := HEAD.fullmatch(line)):
             start = int(head[1]) - 1
-            result += old[at:start]
-            at, left = start, int(head[2]) + int(head[4])
+            result += old_lines[index:start]
+            index, lines_left = start, int(head[2]) + int(head[4])
             continue
         if line[:1] in (" ", "-"):
-            assert old[at] == line[1:]
-            at += 1
+            assert old_lines[index] == line[1:]
+            index += 1
         if line[:1] in (" ", "+"):
             result.append(line[1:])
-        left -= 2 if line[:1] == " " else 1
-    return result + old[at:]
+        lines_left -= 2 if line[:1] == " " else 1
+    return result + old_lines[index:]
 
 
 @given(LINES, LINES)
 def test_a_diff_turns_one_text_into_the_other(before: list[str], after: list[str]) -> None:
-    one, other = "\n".join(before), "\n".join(after)
-    difference = compare_lines(one, other)
+    old_text, new_text = "\n".join(before), "\n".join(after)
+    difference = compare_lines(old_text, new_text)
     if difference == "(only line ends differ)":
-        assert one.splitlines() == other.splitlines()
+        assert old_text.splitlines() == new_text.splitlines()
         return
-    assert apply(one, difference) == other.splitlines()
-    assert (difference == "") == (one == other)
+    assert apply(old_text, difference) == new_text.splitlines()
+    assert (difference == "") == (old_text == new_text)
 
 
 def test_large_unlike_texts_are_truncated_in_a_diff_and_similar_ones_are_not() -> None:
-    one = "\n".join(f"line {number}" for number in range(20_000))
-    other = one.replace("line 10000\n", "another\n")
-    assert compare_lines(one, other).splitlines()[4:6] == ["-line 10000", "+another"]
-    strange = compare_lines(one, "\n".join(f"row {number}" for number in range(20_000)))
-    assert strange.endswith("[…]")
-    assert len(strange) <= MAX_SHOWN + 10
+    old_text = "\n".join(f"line {number}" for number in range(20_000))
+    new_text = old_text.replace("line 10000\n", "another\n")
+    assert compare_lines(old_text, new_text).splitlines()[4:6] == ["-line 10000", "+another"]
+    unlike = compare_lines(old_text, "\n".join(f"row {number}" for number in range(20_000)))
+    assert unlike.endswith("[…]")
+    assert len(unlike) <= MAX_SHOWN + 10
     assert compare_lines("a\n" * 5000 + "b\n" * 5000, "b\n" * 5000 + "a\n" * 5000).startswith("@@")
 
 
@@ -60,7 +60,7 @@ def test_json_is_compared_by_path() -> None:
 
 
 LEAVES = st.none() | st.booleans() | st.integers()
-VALUES = st.recursive(LEAVES, lambda each: st.dictionaries(st.text(), each), max_leaves=8)
+VALUES = st.recursive(LEAVES, lambda values: st.dictionaries(st.text(), values), max_leaves=8)
 
 
 @given(st.dictionaries(st.text(), VALUES))

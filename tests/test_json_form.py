@@ -50,11 +50,11 @@ def test_a_written_json_form_is_read_back(value: Outer) -> None:
 
 
 def test_names_are_camel_case_and_the_keys_of_mappings_stay() -> None:
-    written = to_json(Outer("A", Colour.DARK_BLUE, Inner(("c",), 3), by_name={"my_key": Inner(())}))
-    assert written["displayName"] == "A"
-    assert written["colour"] == "dark blue"
-    assert written["inner"] == {"chunkIds": ["c"], "pageNumber": 3}
-    assert list(written["byName"]) == ["my_key"]
+    json_form = to_json(Outer("A", Colour.DARK_BLUE, Inner(("c",), 3), by_name={"my_key": Inner(())}))
+    assert json_form["displayName"] == "A"
+    assert json_form["colour"] == "dark blue"
+    assert json_form["inner"] == {"chunkIds": ["c"], "pageNumber": 3}
+    assert list(json_form["byName"]) == ["my_key"]
     assert camel("tool_call_id") == "toolCallId"
 
 

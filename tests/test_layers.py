@@ -179,13 +179,13 @@ def layer_of(name: str) -> tuple[int, int]:
 
 
 def test_a_module_imports_only_from_below() -> None:
-    wrong = [
+    violations = [
         f"{module_name(path)} imports {imported}"
         for path in sources()
         for imported in imports(path)
         if not may_import(module_name(path), imported)
     ]
-    assert wrong == []
+    assert violations == []
 
 
 def may_import(name: str, imported: str) -> bool:
@@ -195,18 +195,18 @@ def may_import(name: str, imported: str) -> bool:
         return imported.startswith(SHARED_WITH_MCP_SERVERS) or layer_of(name)[0] >= layer_of("agentic_rag.access")[0]
     if name == "agentic_rag" or not imported.startswith("agentic_rag.") or imported == "agentic_rag.__version__":
         return True
-    mine, theirs = layer_of(name), layer_of(imported)
-    return theirs[0] < mine[0] or (theirs[0] == mine[0] and theirs[1] <= mine[1])
+    own_layer, imported_layer = layer_of(name), layer_of(imported)
+    return imported_layer[0] < own_layer[0] or (imported_layer[0] == own_layer[0] and imported_layer[1] <= own_layer[1])
 
 
 def test_only_tests_and_scripts_import_the_stand_ins_for_tests() -> None:
-    wrong = [
+    violations = [
         f"{module_name(path)} imports {imported}"
         for path in sources()
         for imported in imports(path)
         if imported.startswith("agentic_rag.testing") and not module_name(path).startswith("agentic_rag.testing")
     ]
-    assert wrong == []
+    assert violations == []
 
 
 def test_a_route_file_gets_the_services_of_its_family_only() -> None:
@@ -217,17 +217,17 @@ def test_a_route_file_gets_the_services_of_its_family_only() -> None:
 def test_no_import_cycle() -> None:
     names = {module_name(path): path for path in sources()}
     graph = {
-        name: {found for imported in imports(path) if (found := _module(imported, names)) and found != name}
+        name: {module for imported in imports(path) if (module := _module(imported, names)) and module != name}
         for name, path in names.items()
     }
-    done: set[str] = set()
+    visited: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> None:
         assert name not in trail, f"cycle: {' -> '.join((*trail, name))}"
-        if name not in done:
+        if name not in visited:
             for imported in graph[name]:
                 visit(imported, (*trail, name))
-            done.add(name)
+            visited.add(name)
 
     for name in graph:
         visit(name, ())
@@ -240,7 +240,7 @@ def _module(imported: str, names: dict[str, Path]) -> str | None:
     return parent if parent in names and names[parent].name != "__init__.py" else None
 
 
-def test_the_core_is_pure() -> None:
+def test_core_modules_do_no_input_or_output() -> None:
     starts = [ROOT / place for place in PURE]
     paths = [path for start in starts for path in (sorted(start.glob("*.py")) if start.is_dir() else [start])]
     assert [violation for path in paths for violation in impurities(path)] == []

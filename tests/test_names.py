@@ -33,7 +33,7 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(ast.unparse(each).endswith(("property", ".setter")) for each in node.decorator_list)
+    return any(ast.unparse(decorator).endswith(("property", ".setter")) for decorator in node.decorator_list)
 
 
 def is_participle(word: str) -> bool:
@@ -73,13 +73,13 @@ CITED_FILE = re.compile(r"`{1,2}([\w./{}-]+\.(?:py|md|toml|json|jsonl))`{1,2}|\b
 
 
 def test_links_of_pages_resolve() -> None:
-    broken = [
+    broken_links = [
         f"{path}: {target}"
         for path in MARKDOWN
         for target in LINK.findall(path.read_text(encoding="utf-8"))
         if "://" not in target and not target.startswith("mailto:") and not (path.parent / target).exists()
     ]
-    assert broken == []
+    assert broken_links == []
 
 
 PLACE = re.compile(r"`([\w./]+(?:\.py|/))`")
@@ -90,26 +90,28 @@ ROOMS = (".", "agentic_rag", "agentic_rag/runtime", "mcp_servers/retriever", "mc
 @pytest.mark.parametrize("page", ["architecture", "adding", "glossary"])
 def test_paths_named_by_the_map_exist(page: str) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    missing = [place for place in PLACE.findall(text) if not any((ROOT / room / place).exists() for room in ROOMS)]
-    assert not missing, missing
+    missing_places = [
+        place for place in PLACE.findall(text) if not any((ROOT / room / place).exists() for room in ROOMS)
+    ]
+    assert not missing_places, missing_places
 
 
 def python_texts() -> Iterator[tuple[Path, str]]:
-    for path in [*sources(), *ROOT.glob("tests/**/*.py"), *(each for each in ROOT.glob("scripts/*") if each.is_file())]:
+    for path in [*sources(), *ROOT.glob("tests/**/*.py"), *(path for path in ROOT.glob("scripts/*") if path.is_file())]:
         yield path, text(path)
 
 
 def test_no_source_cites_a_page_that_is_not_in_the_repository() -> None:
     """A page is referenced by its name. Examples of users' own files are no pages."""
     pages = {path.name for place in (ROOT, *FOLDERS) for path in place.glob("*.md" if place == ROOT else "**/*.md")}
-    cited = re.compile(r"(?<![\w/.-])((?:docs/)?[a-z-]+\.md)(?: \(\"|, \"| has | says | lists |'s)")
-    wrong = [
+    citation = re.compile(r"(?<![\w/.-])((?:docs/)?[a-z-]+\.md)(?: \(\"|, \"| has | says | lists |'s)")
+    wrong_citations = [
         f"{path.relative_to(ROOT)}: {name}"
         for path, text in python_texts()
-        for name in cited.findall(text)
+        for name in citation.findall(text)
         if name.rpartition("/")[2] not in pages
     ]
-    assert not wrong, wrong
+    assert not wrong_citations, wrong_citations
 
 
 # Docstring references: `Name`, `Name.member`, `module.name` in single backticks.
@@ -151,20 +153,20 @@ def names_of(path: Path) -> set[str]:
 
 
 def importable(dotted: str) -> bool:
-    module, _, rest = dotted.partition(".")
+    module, _, remaining = dotted.partition(".")
     try:
-        found: object = importlib.import_module(module)
+        value: object = importlib.import_module(module)
     except ImportError:
         return False
-    while rest:
-        name, _, rest = rest.partition(".")
-        if not hasattr(found, name):
+    while remaining:
+        name, _, remaining = remaining.partition(".")
+        if not hasattr(value, name):
             try:
-                found = importlib.import_module(f"{getattr(found, '__name__', '')}.{name}")
+                value = importlib.import_module(f"{getattr(value, '__name__', '')}.{name}")
             except ImportError:
                 return False
         else:
-            found = getattr(found, name)
+            value = getattr(value, name)
     return True
 
 
@@ -175,8 +177,8 @@ def test_names_in_docstrings_exist() -> None:
 def broken_references(path: Path) -> Iterator[str]:
     for line, docstring in docstrings(path):
         for name in REFERENCE.findall(docstring):
-            unknown = set(name.strip(".").split(".")) - product_names()
-            if unknown and not importable(name) and not unknown <= names_in_tests():
+            unknown_names = set(name.strip(".").split(".")) - product_names()
+            if unknown_names and not importable(name) and not unknown_names <= names_in_tests():
                 yield f"{path}:{line} `{name}`"
 
 
@@ -228,6 +230,6 @@ def test_signatures_with_two_ids_have_id_types() -> None:
 
 def text_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     """Parameters passed by position. A keyword argument cannot be mistaken for another one."""
-    for each in (*node.args.posonlyargs, *node.args.args):
-        if each.annotation is not None and ast.unparse(each.annotation) in ("str", "str | None"):
-            yield each.arg
+    for argument in (*node.args.posonlyargs, *node.args.args):
+        if argument.annotation is not None and ast.unparse(argument.annotation) in ("str", "str | None"):
+            yield argument.arg

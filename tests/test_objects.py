@@ -28,24 +28,24 @@ LISTENERS = ("on_", "before_", "after_")
 """Prefixes of attributes that would hold callbacks."""
 
 
-def assigned(path: Path) -> Iterator[ast.Attribute]:
+def assigned_attributes(path: Path) -> Iterator[ast.Attribute]:
     """Yield the attributes of any object that a module assigns."""
     targets = [target for node in nodes(path, ast.Assign) for target in node.targets]
     targets += [node.target for node in nodes(path, ast.AugAssign)]
     targets += [node.target for node in nodes(path, ast.AnnAssign)]
     for target in targets:
-        for each in target.elts if isinstance(target, ast.Tuple) else [target]:
-            if isinstance(each, ast.Attribute):
-                yield each
+        for element in target.elts if isinstance(target, ast.Tuple) else [target]:
+            if isinstance(element, ast.Attribute):
+                yield element
 
 
 def is_own(attribute: ast.Attribute) -> bool:
     return isinstance(attribute.value, ast.Name) and attribute.value.id in ("self", "cls")
 
 
-def declared(path: Path) -> set[str]:
+def declared_names(path: Path) -> set[str]:
     """Return the attributes of a module's classes: annotated ones, and those its methods assign to themselves."""
-    names = {each.attr for each in assigned(path) if is_own(each)}
+    names = {attribute.attr for attribute in assigned_attributes(path) if is_own(attribute)}
     for node in nodes(path, ast.ClassDef):
         for part in node.body:
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
@@ -56,7 +56,7 @@ def declared(path: Path) -> set[str]:
 @cache
 def declared_by_path() -> dict[Path, set[str]]:
     """Return each module's declared attributes. A function, because every worker of the suite imports this module."""
-    return {path: declared(path) for path in sources()}
+    return {path: declared_names(path) for path in sources()}
 
 
 @cache
@@ -75,15 +75,15 @@ def foreign_assignments(path: Path) -> Iterator[str]:
     """
     name = str(path.relative_to(ROOT))
     attributes = declared_by_path()
-    known = attributes[path].union(*(attributes[ROOT / friend] for friend in FRIENDS.get(name, ())))
-    foreign = declared_anywhere() - known
-    for each in assigned(path):
-        if not is_own(each) and each.attr in foreign and ast.unparse(each) not in LIBRARY:
-            yield f"{name}:{each.lineno} {ast.unparse(each)}"
+    known_names = attributes[path].union(*(attributes[ROOT / friend] for friend in FRIENDS.get(name, ())))
+    foreign = declared_anywhere() - known_names
+    for attribute in assigned_attributes(path):
+        if not is_own(attribute) and attribute.attr in foreign and ast.unparse(attribute) not in LIBRARY:
+            yield f"{name}:{attribute.lineno} {ast.unparse(attribute)}"
 
 
 def test_no_module_adds_a_listener_to_another_object() -> None:
-    found = [
+    listeners = [
         f"{path}:{node.lineno} {ast.unparse(node)}"
         for path in sources()
         for node in nodes(path, ast.Call)
@@ -92,4 +92,4 @@ def test_no_module_adds_a_listener_to_another_object() -> None:
         and isinstance(node.func.value, ast.Attribute)
         and node.func.value.attr.startswith(LISTENERS)
     ]
-    assert found == []
+    assert listeners == []

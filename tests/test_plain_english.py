@@ -63,7 +63,7 @@ def console_texts() -> Iterator[str]:
 def test_texts_use_few_phrases_of_the_old_dialect(kind: object) -> None:
     assert callable(kind)
     words = phrases = 0
-    for written in kind():
-        words += len(written.split())
-        phrases += len(DIALECT.findall(written.lower()))
+    for written_text in kind():
+        words += len(written_text.split())
+        phrases += len(DIALECT.findall(written_text.lower()))
     assert 1000 * phrases / words <= MOST_PER_THOUSAND, f"{phrases} in {words} words"

@@ -44,11 +44,11 @@ def suspend(seconds: float = SUSPENDED) -> None:
 @pytest.mark.parametrize("factory", LOOPS)
 def test_bytes_received_during_a_suspension_are_read_first(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def test() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            reader, writer = await asyncio.open_connection(sock=ours)
+        own_socket, peer_socket = socket.socketpair()
+        with peer_socket:
+            reader, writer = await asyncio.open_connection(sock=own_socket)
             with SilenceScope(0.05) as scope:
-                theirs.sendall(b"one\n")
+                peer_socket.sendall(b"one\n")
                 suspend()
                 assert await reader.readline() == b"one\n"
                 await asyncio.sleep(0)
@@ -61,11 +61,11 @@ def test_bytes_received_during_a_suspension_are_read_first(factory: Callable[[],
 @pytest.mark.parametrize("factory", LOOPS)
 def test_real_silence_times_out_after_a_second_check(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def test() -> None:
-        began = time.monotonic()
+        start = time.monotonic()
         with SilenceScope(0.05) as scope:
             await anyio.sleep_forever()
         assert scope.expired
-        assert time.monotonic() - began >= 0.05 + SECOND_LOOK_SECONDS / 2
+        assert time.monotonic() - start >= 0.05 + SECOND_LOOK_SECONDS / 2
 
     run(factory, test)
 

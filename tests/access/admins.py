@@ -44,7 +44,7 @@ class Admin:
     async def test(self, servers: object) -> httpx2.Response:
         return await self.ask("POST", f"{self.path}/mcp-servers/test", {"mcpServers": servers})
 
-    async def told(self) -> list[AuditRecord]:
+    async def new_audit_rows(self) -> list[AuditRecord]:
         """Return the audit rows added since the last call, oldest first."""
         rows = [row for row in await self.rig.application.ground.audit.page(200) if row.seq > self.seen]
         self.seen = max([self.seen, *(row.seq for row in rows)])
@@ -59,8 +59,8 @@ class Admin:
         # A separate process writes the index, at any time.
         paths = (path for path in folder.rglob("*") if path.name not in STORES)
         files = sorted(str(path) for path in paths if not path.is_relative_to(folder / "index"))
-        shown: list[Json] = [(await self.ask("GET", place)).json() for place in (self.path, f"{self.path}/secrets")]
-        return [shown, lists, files, find_processes(policy.marker), beats(policy.homes)]
+        responses: list[Json] = [(await self.ask("GET", place)).json() for place in (self.path, f"{self.path}/secrets")]
+        return [responses, lists, files, find_processes(policy.marker), beats(policy.homes)]
 
 
 @asynccontextmanager
@@ -69,7 +69,7 @@ async def admin(folder: Path, *steps: Any, **settings: Any) -> AsyncIterator[Adm
     async with Rig(folder, *steps, requests_per_second=10_000, **settings) as rig:
         domain = await rig.domain()
         administrator = Admin(rig, await make_key(rig, "mallory", "admin", domain), domain)
-        await administrator.told()
+        await administrator.new_audit_rows()
         yield administrator
         as_operator(rig)
         verdict = await rig.ok("GET", "/api/audit/verify")

@@ -48,11 +48,11 @@ class Issuer:
             ]
         )
 
-    def claims(self, **others: Any) -> Claims:
+    def claims(self, **extra_claims: Any) -> Claims:
         """Return the claims of ann, a member of legal. None removes a claim."""
         now = int(time.time())
         claims = {"iss": self.url, "sub": "a-1", "aud": CLIENT, "iat": now, "exp": now + 300, "groups": ["legal"]}
-        claims = {**claims, "preferred_username": "ann", "name": "Ann", **others}
+        claims = {**claims, "preferred_username": "ann", "name": "Ann", **extra_claims}
         return {name: value for name, value in claims.items() if value is not None}
 
     def sign(self, claims: Claims, key: Any = None, alg: str = "RS256", **header: Any) -> str:
@@ -60,14 +60,14 @@ class Issuer:
         key = key or self.first
         return jwt.encode({"alg": alg, "kid": key.as_dict().get("kid"), **header}, claims, key, algorithms=[alg])
 
-    def confused(self, claims: Claims) -> str:
+    def sign_with_public_key(self, claims: Claims) -> str:
         """Return a token signed with the public key as if it were a shared secret."""
         header = {"alg": "HS256", "kid": "first", "typ": "JWT"}
         text = ".".join(map(_encoded, (orjson.dumps(header), orjson.dumps(claims))))
         signature = hmac.digest(self.first.as_pem(private=False), text.encode(), "sha256")
         return f"{text}.{_encoded(signature)}"
 
-    def unsigned(self, claims: Claims, alg: str = "none") -> str:
+    def make_unsigned(self, claims: Claims, alg: str = "none") -> str:
         """Return an unsigned token."""
         return ".".join(map(_encoded, (orjson.dumps({"alg": alg, "typ": "JWT"}), orjson.dumps(claims)))) + "."
 
@@ -80,8 +80,8 @@ class Issuer:
         self.asked.append(request.url.path)
         if self.hang is not None:
             await self.hang.wait()
-        odd = {"kty": "XX", "kid": "odd"}
-        return JSONResponse({"keys": [odd, *(key.as_dict(private=False) for key in self.keys)]}, self.status)
+        unknown_type = {"kty": "XX", "kid": "odd"}
+        return JSONResponse({"keys": [unknown_type, *(key.as_dict(private=False) for key in self.keys)]}, self.status)
 
     async def _give(self, request: Request) -> Response:
         self.asked.append(request.url.path)

@@ -38,11 +38,11 @@ def as_operator(rig: Rig) -> None:
 async def make_key(rig: Rig, user: str, role: str, *domains: str) -> str:
     """Create a key and return it."""
     as_operator(rig)
-    made = await rig.ok("POST", "/api/keys", {"user": user, "role": role, "domains": list(domains)})
-    return str(made["key"])
+    created = await rig.ok("POST", "/api/keys", {"user": user, "role": role, "domains": list(domains)})
+    return str(created["key"])
 
 
-async def audited(rig: Rig, **wanted: Any) -> list[Json]:
+async def audited(rig: Rig, **expected: Any) -> list[Json]:
     """Return the audit rows with these fields, newest first. The chain must be intact."""
     as_operator(rig)
     verdict = await rig.ok("GET", "/api/audit/verify")
@@ -54,7 +54,7 @@ async def audited(rig: Rig, **wanted: Any) -> list[Json]:
         items = (await rig.ok("GET", "/api/audit", params=params))["items"]
         rows += items
         before = items[-1]["seq"] if items else 0
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return [row for row in rows if all(row[name] == value for name, value in expected.items())]
 
 
 async def count_refused(rig: Rig, actor: str, code: str | None = None) -> int:
@@ -100,22 +100,22 @@ async def tenants(
     """
     wide: dict[str, Any] = {"requests_per_second": 10_000, **settings}
     async with Rig(folder, say("Annsanswer."), *steps, **wide) as rig:
-        theirs = str((await rig.ok("POST", "/api/domains", {"name": "Annsdomain"}))["id"])
+        domain_id = str((await rig.ok("POST", "/api/domains", {"name": "Annsdomain"}))["id"])
         own = str((await rig.ok("POST", "/api/domains", {"name": "Mallory's"}))["id"])
-        document = await rig.upload(theirs, "Annsdocument.md", b"# Leave\n\nTwenty-five days.")
-        ann = await make_key(rig, "ann", "admin", theirs)
+        document = await rig.upload(domain_id, "Annsdocument.md", b"# Leave\n\nTwenty-five days.")
+        ann = await make_key(rig, "ann", "admin", domain_id)
         mallory = await make_key(rig, "mallory", role, own)
         keys = (await rig.ok("GET", "/api/keys"))["items"]
         pair = Tenants(rig, ann, mallory, own, "", "")
-        made = await pair.ask(ann, "POST", "/api/conversations", {"domainId": theirs, "title": "Annstitle"})
-        conversation = made.json()["id"]
+        response = await pair.ask(ann, "POST", "/api/conversations", {"domainId": domain_id, "title": "Annstitle"})
+        conversation = response.json()["id"]
         turn = await pair.ask(ann, "POST", f"/api/conversations/{conversation}/messages", {"content": "Annsquestion"})
         assert "Annsanswer" in turn.text
         messages = (await pair.ask(ann, "GET", f"/api/conversations/{conversation}/messages")).json()["items"]
         own_made = await pair.ask(mallory, "POST", "/api/conversations", {"domainId": own})
         pair.own_conversation = own_made.json()["id"]
         pair.message = messages[0]["id"]
-        payload = payloads.record_of(new_id("ref"), made.json()["sessionId"], "text/plain", b"Annsresult")
+        payload = payloads.record_of(new_id("ref"), response.json()["sessionId"], "text/plain", b"Annsresult")
         await PayloadFiles(rig.settings.data / "payloads").write(payload.ref, b"Annsresult")
         await rig.application.database.write(lambda conn: payloads.put(conn, payload))
         attached = AttachmentRecord(
@@ -137,7 +137,7 @@ async def tenants(
             root_turn_id=TurnId(messages[0]["turnId"]),
             session_id=payload.session_id,
             conversation_id=ConversationId(conversation),
-            domain_id=theirs,
+            domain_id=domain_id,
             user_id="ann",
             tool_call_id="toolu_1",
             kind=WaitKind.QUESTION,
@@ -147,7 +147,7 @@ async def tenants(
         )
         await rig.application.database.write(lambda conn: wait.insert(conn))
         pair.ids = {
-            "domain": theirs,
+            "domain": domain_id,
             "conversation": conversation,
             "turn": messages[0]["turnId"],
             "response": messages[0]["turnId"].replace("turn_", "resp_"),
@@ -166,9 +166,9 @@ async def tenants(
 async def socket(address: str, *protocols: str, key: str | None = None, **headers: str) -> AsyncIterator[Client]:
     """Connect to `/ws` with a key or with other offered protocols."""
     sent_headers = {**({} if key is None else bearer(key)), **headers}
-    offered = [Subprotocol(protocol) for protocol in protocols] or None
+    subprotocols = [Subprotocol(protocol) for protocol in protocols] or None
     url = f"ws://{address}/ws"
     async with connect(
-        url, subprotocols=offered, additional_headers=sent_headers, compression=None, proxy=None
+        url, subprotocols=subprotocols, additional_headers=sent_headers, compression=None, proxy=None
     ) as connection:
         yield Client(connection)

@@ -29,27 +29,27 @@ async def test_every_admin_change_is_reported_with_actor_and_field_but_no_value(
         as_operator(rig)
         await rig.ok("DELETE", f"/api/domains/{domain}")
         rows = await audited(rig, outcome="done")
-        told = [(row["actor"], row["action"]) for row in reversed(rows)]
-        made = [("local", "domain.create"), ("local", "user.create"), ("local", "key.create")]
-        assert told[:4] == [*made, ("ann", "domain.update")]
-        assert ("ann", "document.create") in told
-        assert ("ann", "document.delete") in told
-        assert ("ann", "POST /api/domains/{domain}/documents/rescan") in told
-        assert any(actor == "ann" and "secret" in action for actor, action in told)
-        assert told[-1] == ("local", "domain.delete")
+        entries = [(row["actor"], row["action"]) for row in reversed(rows)]
+        creations = [("local", "domain.create"), ("local", "user.create"), ("local", "key.create")]
+        assert entries[:4] == [*creations, ("ann", "domain.update")]
+        assert ("ann", "document.create") in entries
+        assert ("ann", "document.delete") in entries
+        assert ("ann", "POST /api/domains/{domain}/documents/rescan") in entries
+        assert any(actor == "ann" and "secret" in action for actor, action in entries)
+        assert entries[-1] == ("local", "domain.delete")
         assert not any(word in str(rows) for word in ("hidden", "swordfish", key))
 
 
 async def test_a_row_is_redacted_before_it_is_hashed_but_keeps_the_ids(tmp_path: Path) -> None:
     async with Rig(tmp_path, requests_per_second=10_000) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         rig.http.headers.update(bearer(await make_key(rig, "ann", "admin", domain)))
         for name, value in {"TOKEN": "swordfish-swordfish", "HIDDEN": domain, "ACTION": "document.create"}.items():
             await rig.ok("PUT", f"/api/domains/{domain}/secrets/{name}", {"value": value})
         document = await rig.upload(domain, "swordfish-swordfish.md", b"# A\n\nText.")
         await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
         as_operator(rig)
-        await rig.upload(other, "swordfish-swordfish.md", b"# B\n\nText.")
+        await rig.upload(other_domain, "swordfish-swordfish.md", b"# B\n\nText.")
         rows = await audited(rig)
         assert "swordfish" not in str([row for row in rows if domain in row["target"]])
         created, deleted = (
@@ -58,7 +58,7 @@ async def test_a_row_is_redacted_before_it_is_hashed_but_keeps_the_ids(tmp_path:
         )
         assert created["target"] == deleted["target"] == f"{domain}/{document['id']}"
         assert "TOKEN" in created["details"]["name"]
-        assert "swordfish-swordfish.md" in str([row for row in rows if other in row["target"]])
+        assert "swordfish-swordfish.md" in str([row for row in rows if other_domain in row["target"]])
         assert (await rig.ok("GET", "/api/audit/verify"))["intact"] is True
 
 
@@ -102,8 +102,8 @@ async def test_a_refused_mcp_entry_is_audited(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         entry = {"x": {"command": "bash", "args": ["-c", "id"]}}
-        refused = await rig.refused("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": entry}})
-        assert refused[:2] == (422, "MCP_COMMAND_NOT_ALLOWED")
+        refusal = await rig.refused("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": entry}})
+        assert refusal[:2] == (422, "MCP_COMMAND_NOT_ALLOWED")
         (row,) = await audited(rig, outcome="refused")
         assert (row["action"], row["details"]["code"]) == ("PATCH /api/domains/{domain}", "MCP_COMMAND_NOT_ALLOWED")
 
@@ -113,17 +113,17 @@ async def test_command_line_actions_beside_a_server_are_audited(tmp_path: Path) 
         folder = rig.application.settings.data
 
         def type_in(*words: str) -> str:
-            done = CliRunner().invoke(mcp_app, [words[0], "--data", str(folder), *words[1:]])
-            assert done.exit_code == 0, done.output
-            return str(done.stdout)
+            result = CliRunner().invoke(mcp_app, [words[0], "--data", str(folder), *words[1:]])
+            assert result.exit_code == 0, result.output
+            return str(result.stdout)
 
-        said = await anyio.to_thread.run_sync(
+        output = await anyio.to_thread.run_sync(
             type_in, "allow", "--network", "--env", "TOKEN", "--", sys.executable, "-I", str(Path(__file__))
         )
-        ident = said.removeprefix("allowed ").partition(":")[0]
+        ident = output.removeprefix("allowed ").partition(":")[0]
         await anyio.to_thread.run_sync(type_in, "revoke", ident)
-        told = [(row["actor"], row["action"], row["target"], row["details"]) for row in await audited(rig)]
-        assert told[:2] == [
+        entries = [(row["actor"], row["action"], row["target"], row["details"]) for row in await audited(rig)]
+        assert entries[:2] == [
             ("local", "mcp.revoke", ident, {"by": "command line"}),
             (
                 "local",
@@ -147,4 +147,4 @@ async def test_offline_actions_are_audited_in_order_and_invalid_notes_set_aside(
     finally:
         await database.aclose()
     assert [row.target for row in rows] == ["two", "one"]
-    assert [each.name for each in (tmp_path / "acts").iterdir()] == ["act_0.damaged"]
+    assert [path.name for path in (tmp_path / "acts").iterdir()] == ["act_0.damaged"]

@@ -23,11 +23,11 @@ waits = st.lists(st.floats(0, 30), min_size=1, max_size=60)
 
 @given(waits=waits, rate=st.floats(0.1, 50), burst=st.floats(0.5, 20))
 def test_a_bucket_never_allows_more_than_its_burst_and_its_rate(waits: list[float], rate: float, burst: float) -> None:
-    bucket, now, taken = TokenBucket(rate, burst), 100.0, 0
+    bucket, now, admitted = TokenBucket(rate, burst), 100.0, 0
     for wait in waits:
         now += wait
-        taken += bucket.take(now) == 0
-        assert taken <= max(1.0, burst) + (now - 100.0) * rate + 1e-6
+        admitted += bucket.take(now) == 0
+        assert admitted <= max(1.0, burst) + (now - 100.0) * rate + 1e-6
 
 
 @given(waits=waits, rate=st.floats(0.1, 50))
@@ -35,9 +35,9 @@ def test_a_client_that_waits_as_told_is_admitted(waits: list[float], rate: float
     bucket, now = TokenBucket(rate, 3), 0.0
     for wait in waits:
         now += wait
-        told = bucket.take(now)
-        if told > 0:
-            now += told + 1e-6
+        delay = bucket.take(now)
+        if delay > 0:
+            now += delay + 1e-6
             assert bucket.take(now) == 0
 
 
@@ -59,9 +59,9 @@ def test_a_load_refuses_one_more_than_its_limits() -> None:
     for _ in range(2):
         load.request(0)
         load.message(0)
-    for refused in (partial(load.request, 0), partial(load.message, 0)):
+    for call in (partial(load.request, 0), partial(load.message, 0)):
         with pytest.raises(RateLimited):
-            refused()
+            call()
     for check in (load.check_connections, load.check_subscriptions):
         with pytest.raises(RateLimited):
             check()
@@ -79,20 +79,20 @@ refusals = st.builds(
 
 @given(steps=st.lists(st.tuples(st.floats(0, 20), refusals), max_size=200))
 def test_every_refusal_is_reported_exactly_once(steps: list[tuple[float, Refusal]]) -> None:
-    window, now, told = Refusals(), 0.0, 0
+    window, now, reported = Refusals(), 0.0, 0
     for wait, refusal in steps:
         now += wait
-        told += sum(count for _, count in window.note(now, refusal))
-    told += sum(count for _, count in window.rest())
-    assert told == len(steps)
+        reported += sum(count for _, count in window.note(now, refusal))
+    reported += sum(count for _, count in window.rest())
+    assert reported == len(steps)
 
 
 def test_a_flood_of_one_refusal_writes_two_audit_rows_a_minute() -> None:
     window, rows = Refusals(), Counter[str]()
     refusal = Refusal("anonymous", "GET", "/api/domains", "UNAUTHENTICATED", "10.0.0.1")
     for number in range(100_000):
-        for told, count in window.note(number * WINDOW_SECONDS / 100_000, refusal):
-            rows[told.action] += 1
+        for entry, count in window.note(number * WINDOW_SECONDS / 100_000, refusal):
+            rows[entry.action] += 1
             assert count == 1
     assert rows == {"GET": 1}
     assert window.rest() == [(refusal, 99_999)]
@@ -123,10 +123,10 @@ def test_a_ticket_is_valid_once_and_for_thirty_seconds() -> None:
 
 def test_unused_tickets_are_bounded_and_end_with_their_key() -> None:
     tickets = Tickets()
-    other = tickets.issue(0, Entrant(User("ann"), "key_ann"))
+    ann_ticket = tickets.issue(0, Entrant(User("ann"), "key_ann"))
     values = [tickets.issue(0, EVE) for _ in range(MAX_TICKETS + 5)]
     assert [tickets.redeem(1, value) for value in values[:5]] == [None] * 5
     assert tickets.redeem(1, values[5]) is EVE
     tickets.revoke("key_eve")
     assert tickets.redeem(1, values[6]) is None
-    assert tickets.redeem(1, other) is not None
+    assert tickets.redeem(1, ann_ticket) is not None

@@ -28,7 +28,7 @@ def stdio(line: str) -> Json:
     return {"command": command, "args": args, "env": {"TOKEN": CANARY}}
 
 
-def steered(name: str) -> Json:
+def memory_entry(name: str) -> Json:
     return {**MEMORY, "env": {name: CANARY}}
 
 
@@ -66,7 +66,7 @@ CLASSES: dict[str, list[tuple[str, Json]]] = {
     "runners": [("x", stdio(line)) for line in attack_lines.RUNNERS],
     "spellings": [("x", stdio(line)) for line in attack_lines.SPELLINGS],
     "arguments": [("x", stdio(line)) for line in attack_lines.ARGUMENTS],
-    "variables": [("x", steered(name)) for name in STEERING.split(" ")],
+    "variables": [("x", memory_entry(name)) for name in STEERING.split(" ")],
     "reserved names": [(name, dict(MEMORY)) for name in RESERVED],
     "paths": [
         ("x", {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", path]}) for path in PATHS
@@ -86,7 +86,7 @@ CODES = {"MCP_COMMAND_NOT_ALLOWED", "MCP_SERVER_RESERVED", "VALIDATION_ERROR"}
 async def test_each_hostile_entry_is_refused_and_audited_once(tmp_path: Path, kind: str) -> None:
     async with admin(tmp_path) as mallory:
         await mallory.ask("PUT", f"{mallory.path}/secrets/KEY", {"value": CANARY})
-        await mallory.told()
+        await mallory.new_audit_rows()
         before = await mallory.state()
         for name, entry in CLASSES[kind]:
             for action, attempt in (
@@ -99,7 +99,7 @@ async def test_each_hostile_entry_is_refused_and_audited_once(tmp_path: Path, ki
                     *((422, code) for code in CODES),
                     (409, "MCP_SERVER_RESERVED"),
                 }, (name, entry, response.text)
-                (row,) = await mallory.told()
+                (row,) = await mallory.new_audit_rows()
                 assert (row.actor, row.action, row.outcome, row.count) == ("mallory", action, "refused", 1), entry
                 assert row.target.startswith(mallory.path)
                 assert row.details["code"] == error["code"]
@@ -111,11 +111,11 @@ async def test_each_hostile_entry_is_refused_and_audited_once(tmp_path: Path, ki
 @pytest.mark.attack(kind="spawning")
 async def test_a_member_and_an_admin_of_another_domain_save_and_test_nothing(tmp_path: Path) -> None:
     async with admin(tmp_path) as mallory:
-        other = await mallory.rig.domain()
+        other_domain = await mallory.rig.domain()
         member = await make_key(mallory.rig, "max", "member", mallory.domain)
-        await mallory.told()
+        await mallory.new_audit_rows()
         before = await mallory.state()
-        for key, path, expected in ((member, mallory.path, 403), (mallory.key, f"/api/domains/{other}", 404)):
+        for key, path, expected in ((member, mallory.path, 403), (mallory.key, f"/api/domains/{other_domain}", 404)):
             for method, place, body in (
                 ("PUT", path, {"settings": {"mcpServers": {"x": MEMORY}}}),
                 ("PATCH", path, {"settings": {"toolPolicy": {"*": "allow"}}}),
@@ -125,7 +125,7 @@ async def test_a_member_and_an_admin_of_another_domain_save_and_test_nothing(tmp
             ):
                 response = await mallory.rig.http.request(method, place, json=body, headers=bearer(key))
                 assert response.status_code == expected, place
-                (row,) = await mallory.told()
+                (row,) = await mallory.new_audit_rows()
                 assert (row.outcome, row.target) == ("refused", place)
         assert await mallory.state() == before
 
@@ -135,14 +135,14 @@ async def test_no_spelling_of_a_local_address_is_connected_to(tmp_path: Path) ->
     """Entries that may be saved: the target of a name is only known when it is connected to."""
     async with admin(tmp_path) as mallory, count_connections() as (port, knocks):
         before = await mallory.state()
-        hosts = [*SPELLINGS, *(f"[{each}]" if ":" in each else each for each in PRIVATE[::3])]
+        hosts = [*SPELLINGS, *(f"[{address}]" if ":" in address else address for address in PRIVATE[::3])]
         urls = [f"https://{host}:{port}/mcp" for host in hosts]
         for start in range(0, len(urls), TOGETHER):
             entries = {f"x{number}": url for number, url in enumerate(urls[start : start + TOGETHER])}
             async with anyio.create_task_group() as tasks:
                 for name, url in entries.items():
-                    tasks.start_soon(refused_at_its_start, mallory, name, url)
-            rows = [row for row in await mallory.told() if row.outcome == "refused"]
+                    tasks.start_soon(check_refused_at_start, mallory, name, url)
+            rows = [row for row in await mallory.new_audit_rows() if row.outcome == "refused"]
             assert {row.actor for row in rows} == {"mallory"}
             assert {row.details["path"] for row in rows} == {f"mcpServers.{name}.url" for name in entries}
         assert knocks() == 0
@@ -153,13 +153,13 @@ TOGETHER = 20
 """Fewer than the kinds of refusals that are audited one by one."""
 
 
-async def refused_at_its_start(mallory: Admin, name: str, url: str) -> None:
-    shown = (await mallory.test({name: {"url": url}})).json()
-    if "error" in shown:
-        assert shown["error"]["code"] == "VALIDATION_ERROR", url
+async def check_refused_at_start(mallory: Admin, name: str, url: str) -> None:
+    report = (await mallory.test({name: {"url": url}})).json()
+    if "error" in report:
+        assert report["error"]["code"] == "VALIDATION_ERROR", url
     else:
-        assert shown["items"][0]["state"] in ("failed", "degraded"), url
-        assert shown["items"][0]["tools"] == []
+        assert report["items"][0]["state"] in ("failed", "degraded"), url
+        assert report["items"][0]["tools"] == []
 
 
 @pytest.mark.attack(kind="spawning")
@@ -173,21 +173,21 @@ async def test_a_program_swapped_after_its_approval_is_reported_at_each_start(tm
         line = [PYTHON, "-I", "-S", str(program), "--heartbeat"]
         assert policy.packages is not None
         await policy.catalogue.allow(line, ExtraRights(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
-        saved = await mallory.save({"x": {"command": line[0], "args": line[1:]}})
-        assert saved.is_success, saved.text
-        assert (await restarted(mallory))["state"] == "ready"
+        response = await mallory.save({"x": {"command": line[0], "args": line[1:]}})
+        assert response.is_success, response.text
+        assert (await restart_server(mallory))["state"] == "ready"
         await until(lambda: beats(policy.homes) > 2)
-        await mallory.told()
+        await mallory.new_audit_rows()
         program.write_text(program.read_text() + "\n")
-        shown = await restarted(mallory)
-        assert shown["state"] == "failed"
-        assert "is not the file that was allowed" in shown["reason"]
-        await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
+        status = await restart_server(mallory)
+        assert status["state"] == "failed"
+        assert "is not the file that was allowed" in status["reason"]
+        await check_refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
         assert find_processes(policy.marker) == []
         await assert_no_heartbeat(policy.homes)
-        events = await talk(mallory)
+        events = await run_turn(mallory)
         assert events[-1]["type"] == "done"
-        await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
+        await check_refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.command")
 
 
 @pytest.mark.attack(kind="spawning")
@@ -199,34 +199,34 @@ async def test_a_folder_swapped_for_a_link_after_saving_is_reported_at_the_start
         await policy.catalogue.allow(line, ExtraRights(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
         folder = mallory.rig.settings.workspaces / mallory.domain / "files" / "notes"
         folder.mkdir()
-        saved = await mallory.save({"x": {"command": line[0], "args": [*line[1:-1], "notes"]}})
-        assert saved.is_success, saved.text
+        response = await mallory.save({"x": {"command": line[0], "args": [*line[1:-1], "notes"]}})
+        assert response.is_success, response.text
         folder.rmdir()
         folder.symlink_to("/etc")
-        await mallory.told()
-        assert (await restarted(mallory))["state"] == "failed"
-        await refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.args")
+        await mallory.new_audit_rows()
+        assert (await restart_server(mallory))["state"] == "failed"
+        await check_refused_start(mallory, "MCP_COMMAND_NOT_ALLOWED", "mcpServers.x.args")
         assert find_processes(policy.marker) == []
 
 
 @pytest.mark.attack(kind="network")
 @pytest.mark.parametrize("status", [301, 307])
 async def test_a_redirect_to_another_host_is_reported_and_not_followed(tmp_path: Path, status: int) -> None:
-    async with count_connections() as (elsewhere, knocks):
+    async with count_connections() as (port, knocks):
 
-        async def redirecting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def redirect(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
-                location = f"http://127.0.0.1:{elsewhere}/mcp".encode()
+                location = f"http://127.0.0.1:{port}/mcp".encode()
                 await send({"type": "http.response.start", "status": status, "headers": [(b"location", location)]})
                 await send({"type": "http.response.body", "body": b""})
 
-        async with serve(redirecting) as base:
-            listed = f"{base.removeprefix('http://')}, 127.0.0.1:{elsewhere}"
-            async with admin(tmp_path, mcp_hosts=listed) as mallory:
+        async with serve(redirect) as base:
+            hosts = f"{base.removeprefix('http://')}, 127.0.0.1:{port}"
+            async with admin(tmp_path, mcp_hosts=hosts) as mallory:
                 before = await mallory.state()
-                shown = (await mallory.test({"x": {"url": f"{base}/mcp", "headers": {"A": CANARY}}})).json()
-                assert shown["items"][0]["tools"] == []
-                rows = [row for row in await mallory.told() if row.outcome == "refused"]
+                report = (await mallory.test({"x": {"url": f"{base}/mcp", "headers": {"A": CANARY}}})).json()
+                assert report["items"][0]["tools"] == []
+                rows = [row for row in await mallory.new_audit_rows() if row.outcome == "refused"]
                 assert {(row.actor, row.action, row.details["path"]) for row in rows} == {
                     ("mallory", "mcp.start", "mcpServers.x.url")
                 }
@@ -238,42 +238,45 @@ async def test_a_redirect_to_another_host_is_reported_and_not_followed(tmp_path:
 @pytest.mark.attack(kind="network")
 async def test_no_mcp_server_gets_our_keys(tmp_path: Path) -> None:
     app = build().streamable_http_app()
-    seen: list[tuple[bytes, bytes]] = []
+    headers: list[tuple[bytes, bytes]] = []
 
-    async def recording(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.extend(scope.get("headers", ()))
+    async def record_headers(scope: Scope, receive: Receive, send: Send) -> None:
+        headers.extend(scope.get("headers", ()))
         await app(scope, receive, send)
 
     steps = (use("web__echo", text="hello"), say("Done."))
-    async with serve(recording) as base, admin(tmp_path, *steps, mcp_hosts=base.removeprefix("http://")) as mallory:
+    async with (
+        serve(record_headers) as base,
+        admin(tmp_path, *steps, mcp_hosts=base.removeprefix("http://")) as mallory,
+    ):
         await mallory.save({"web": {"url": f"{base}/mcp", "headers": {"Authorization": "Bearer theirs"}}})
         await mallory.ask("PATCH", mallory.path, {"settings": {"toolPolicy": {"web__*": "allow"}}})
-        assert (await restarted(mallory, "web"))["state"] == "ready"
-        events = await talk(mallory)
+        assert (await restart_server(mallory, "web"))["state"] == "ready"
+        events = await run_turn(mallory)
         assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
-        assert (b"authorization", b"Bearer theirs") in seen
-        sent = b" ".join(value for _, value in seen)
+        assert (b"authorization", b"Bearer theirs") in headers
+        values = b" ".join(value for _, value in headers)
         for own in (mallory.key, mallory.rig.application.access.local_key):
-            assert own.encode() not in sent
-        assert not {b"cookie", b"origin", b"proxy-authorization"} & {name for name, _ in seen}
+            assert own.encode() not in values
+        assert not {b"cookie", b"origin", b"proxy-authorization"} & {name for name, _ in headers}
 
 
-async def restarted(mallory: Admin, name: str = "x") -> Json:
+async def restart_server(mallory: Admin, name: str = "x") -> Json:
     response = await mallory.ask("POST", f"{mallory.path}/mcp-servers/{name}/restart")
     assert response.is_success, response.text
-    shown: Json = response.json()
-    return shown
+    status: Json = response.json()
+    return status
 
 
-async def talk(mallory: Admin) -> list[Json]:
+async def run_turn(mallory: Admin) -> list[Json]:
     """Send a message as mallory and return the events of its turn."""
-    made = (await mallory.ask("POST", "/api/conversations", {"domainId": mallory.domain})).json()
-    answer = await mallory.ask("POST", f"/api/conversations/{made['id']}/messages", {"content": "Hi"})
+    conversation = (await mallory.ask("POST", "/api/conversations", {"domainId": mallory.domain})).json()
+    answer = await mallory.ask("POST", f"/api/conversations/{conversation['id']}/messages", {"content": "Hi"})
     return events_of(answer.text)
 
 
-async def refused_start(mallory: Admin, code: str, place: str) -> None:
+async def check_refused_start(mallory: Admin, code: str, place: str) -> None:
     """Assert that the last starts of ``x``, and nothing else, were audited as refused. Equal ones are counted."""
-    rows = [row for row in await mallory.told() if row.outcome == "refused"]
-    told = {(row.actor, row.action, row.target, row.details["code"], row.details["path"]) for row in rows}
-    assert told == {("mallory", "mcp.start", f"{mallory.domain}/x", code, place)}
+    rows = [row for row in await mallory.new_audit_rows() if row.outcome == "refused"]
+    refusals = {(row.actor, row.action, row.target, row.details["code"], row.details["path"]) for row in rows}
+    assert refusals == {("mallory", "mcp.start", f"{mallory.domain}/x", code, place)}

@@ -38,15 +38,15 @@ class Killed(BaseException):
 
 async def settle(rig: Rig, name: str, domain: str) -> dict[str, str]:
     """Give a user a key, a conversation with a turn, and a memory; return the header that shows the key."""
-    shown = bearer(await make_key(rig, name, "admin", domain))
-    rig.http.headers.update(shown)
+    credentials = bearer(await make_key(rig, name, "admin", domain))
+    rig.http.headers.update(credentials)
     conversation = await rig.conversation(domain, title=f"{name}s words")
     await rig.say(conversation, f"{name}s question")
     path = f"/api/domains/{domain}/memories/import?role=assistant"
     engram = {**ENGRAM, "id": f"1_{len(name)}", "content": f"{name} likes tea.", "cues": [f"{name}s", "tea"]}
     assert (await rig.ok("POST", path, {"engrams": [engram]}))["added"] == 1
     as_operator(rig)
-    return shown
+    return credentials
 
 
 def leave_traces(conn: Connection, domain: str) -> None:
@@ -67,7 +67,7 @@ def leave_traces(conn: Connection, domain: str) -> None:
         step_ups=0,
         stepped_at=None,
     )
-    waiting = SignInRecord(
+    sign_in = SignInRecord(
         id="signin_1",
         domain_id=domain,
         server="files",
@@ -97,19 +97,21 @@ def leave_traces(conn: Connection, domain: str) -> None:
     )
     own.insert(conn)
     own.replace(server="files", user_id="", account="all").insert(conn)
-    waiting.insert(conn)
+    sign_in.insert(conn)
     wait.insert(conn)
     for name in (account_name(own.issuer, "mail", ZANNE), pending_name("signin_1")):
         secrets.put(conn, SecretRecord(domain_id=domain, name=name, sealed=f"for {ZANNE}".encode(), updated_at=now()))
 
 
-def everything(rig: Rig) -> Any:
+def make_reader_of_everything(rig: Rig) -> Any:
     """Return a function that reads all rows but the audit's, and all files, as one text."""
-    skipped = {"audit", "audit_head", "alembic_version"}
+    skipped_tables = {"audit", "audit_head", "alembic_version"}
 
     def read(conn: Connection) -> str:
         names = inspect(conn).get_table_names()
-        rows = [str(conn.execute(text(f'SELECT * FROM "{name}"')).all()) for name in names if name not in skipped]
+        rows = [
+            str(conn.execute(text(f'SELECT * FROM "{name}"')).all()) for name in names if name not in skipped_tables
+        ]
         folder = rig.settings.workspaces
         files = [f"{path}{path.read_bytes()!r}" for path in folder.rglob("*") if path.is_file()]
         return "".join(rows + files)
@@ -127,8 +129,8 @@ async def test_an_erased_person_leaves_only_a_number(tmp_path: Path, place: str,
         zanne, ben = await settle(rig, ZANNE, domain), await settle(rig, "ben", domain)
         await rig.application.database.write(partial(leave_traces, domain=domain))
         erasure = rig.application.business.erasure
-        read = everything(rig)
-        assert ZANNE in await rig.application.database.read(read)
+        read_database = make_reader_of_everything(rig)
+        assert ZANNE in await rig.application.database.read(read_database)
         if place:
 
             def kill(reached: str) -> None:
@@ -140,15 +142,15 @@ async def test_an_erased_person_leaves_only_a_number(tmp_path: Path, place: str,
             assert (await rig.http.get("/api/domains", headers=zanne)).status_code == 401
             assert (await rig.refused("POST", f"/api/users/{ZANNE}/enable"))[1] == "USER_ERASING"
         number = (await rig.ok("DELETE", f"/api/users/{ZANNE}"))["number"]
-        left = await rig.application.database.read(read)
-        assert ZANNE not in left
-        assert "bens question" in left
-        assert "ben likes tea" in left
+        remaining = await rig.application.database.read(read_database)
+        assert ZANNE not in remaining
+        assert "bens question" in remaining
+        assert "ben likes tea" in remaining
         assert (await rig.http.get("/api/domains", headers=zanne)).status_code == 401
         assert (await rig.http.get("/api/conversations", headers=ben)).json()["total"] == 1
         totals = (await rig.ok("GET", "/api/usage?groupBy=user"))["items"]
-        assert {each["userId"]: each["calls"] for each in totals} == {f"#{number}": 1, "ben": 1}
-        assert [each["name"] for each in (await rig.ok("GET", "/api/users"))["items"]] == ["ben"]
+        assert {total["userId"]: total["calls"] for total in totals} == {f"#{number}": 1, "ben": 1}
+        assert [user["name"] for user in (await rig.ok("GET", "/api/users"))["items"]] == ["ben"]
         assert (await rig.refused("DELETE", f"/api/users/{ZANNE}"))[:2] == (404, "USER_NOT_FOUND")
         assert [row["target"] for row in await audited(rig, action="user.erase", outcome="done")] == [ZANNE]
         await make_key(rig, ZANNE, "member", domain)
@@ -161,8 +163,8 @@ async def test_a_person_is_erased_during_an_answer(tmp_path: Path) -> None:
     async with Rig(tmp_path, stalled) as rig:
         domain = await rig.domain()
         ann = bearer(await make_key(rig, "ann", "member", domain))
-        made = await rig.http.post("/api/conversations", json={"domainId": domain}, headers=ann)
-        path = f"/api/conversations/{made.json()['id']}/messages"
+        response = await rig.http.post("/api/conversations", json={"domainId": domain}, headers=ann)
+        path = f"/api/conversations/{response.json()['id']}/messages"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: rig.http.post(path, json={"content": "Hi"}, headers=ann))
             with anyio.fail_after(240):
@@ -175,8 +177,8 @@ async def test_a_person_is_erased_during_an_answer(tmp_path: Path) -> None:
 OWNERS = text("SELECT owner_id FROM conversations")
 
 
-def titles(found: Json) -> set[str]:
-    return {each["title"] for each in found["items"]}
+def titles(page: Json) -> set[str]:
+    return {conversation["title"] for conversation in page["items"]}
 
 
 async def test_conversations_expire_by_their_domains_retention_unless_running(tmp_path: Path) -> None:

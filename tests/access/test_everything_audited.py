@@ -79,19 +79,21 @@ CALLS: dict[str, tuple[Json, str, str]] = {
 """Each tool of ours that changes something: arguments, the action of its row, the owner of its role or memory."""
 
 
-def changing() -> Iterator[Declaration]:
+def changing_routes() -> Iterator[Declaration]:
     for module in MODULES:
         for kind in vars(module).values():
             if isinstance(kind, type) and kind.__module__ == module.__name__:
-                yield from (each for each in declarations_of(kind) if each.method != "GET")
+                yield from (declaration for declaration in declarations_of(kind) if declaration.method != "GET")
 
 
 def test_every_changing_route_is_audited() -> None:
-    silent = {f"{each.method} {each.path}" for each in changing() if not each.rule.audited}
+    silent = {
+        f"{declaration.method} {declaration.path}" for declaration in changing_routes() if not declaration.rule.audited
+    }
     assert silent <= set(NOT_AUDITED)
 
 
-def test_these_built_in_tools_change_something() -> None:
+def test_the_changing_built_in_tools_are_listed() -> None:
     assert {tool.name for tool in SYSTEM_TOOLS if tool.effects or tool.shared_effects} == set(CALLS)
 
 
@@ -100,8 +102,8 @@ async def test_changes_by_a_model_are_audited_for_its_user(tmp_path: Path, name:
     arguments, action, target = CALLS[name]
     async with Rig(tmp_path, Step((Use(name, arguments),)), say("Done.")) as rig:
         domain = await rig.domain(primaryRoleId="nuwa", toolPolicy={name: "allow"})
-        kept = {"id": "1_a", "content": "Oolong", "cues": ["a", "b"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
-        await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=nuwa", {"engrams": [kept]})
+        engram = {"id": "1_a", "content": "Oolong", "cues": ["a", "b"], "type": "ATOMIC", "strength": 1, "createdAt": 1}
+        await rig.ok("POST", f"/api/domains/{domain}/memories/import?role=nuwa", {"engrams": [engram]})
         events = await rig.say(await rig.conversation(domain), "Do it")
         (status,) = [event["status"] for event in events if event["type"] == "tool_result"]
         assert status == "ok"

@@ -53,9 +53,9 @@ async def test_keyless_access_ends_with_the_first_key(tmp_path: Path) -> None:
 async def test_revoking_the_last_key_does_not_enable_keyless_access(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         key = await make_key(rig, "ann", "operator")
-        (stored,) = (await rig.ok("GET", "/api/keys"))["items"]
-        await rig.ok("DELETE", f"/api/keys/{stored['id']}")
-        assert (await rig.refused("DELETE", f"/api/keys/{stored['id']}"))[1] == "KEY_NOT_FOUND"
+        (key_row,) = (await rig.ok("GET", "/api/keys"))["items"]
+        await rig.ok("DELETE", f"/api/keys/{key_row['id']}")
+        assert (await rig.refused("DELETE", f"/api/keys/{key_row['id']}"))[1] == "KEY_NOT_FOUND"
         for headers in ({"authorization": ""}, bearer(key)):
             assert (await rig.refused("GET", "/api/domains", headers=headers))[0] == 401
         assert [row["action"] for row in await audited(rig, outcome="done")][:2] == ["key.revoke", "key.create"]
@@ -63,8 +63,8 @@ async def test_revoking_the_last_key_does_not_enable_keyless_access(tmp_path: Pa
 
 async def test_an_unknown_key_is_ignored_without_keys_and_refused_with_one(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
-        for shown in (bearer("sk-unused"), bearer("arag_revoked"), bearer("a.b.c"), {"authorization": "Basic eDp5"}):
-            assert (await rig.http.get("/api/domains", headers=shown)).status_code == 200
+        for headers in (bearer("sk-unused"), bearer("arag_revoked"), bearer("a.b.c"), {"authorization": "Basic eDp5"}):
+            assert (await rig.http.get("/api/domains", headers=headers)).status_code == 200
         with pytest.raises(InvalidStatus):
             async with socket(address, "agentic-rag.native", "ticket.wrong"):
                 pass
@@ -109,25 +109,25 @@ async def test_revoking_a_key_closes_exactly_its_sockets_and_streams(tmp_path: P
             conversation = (await rig.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
             path = f"/api/conversations/{conversation}/messages"
             async with anyio.create_task_group() as tasks:
-                streamed: list[str] = []
+                responses: list[str] = []
 
                 async def stream() -> None:
                     async with rig.http.stream("POST", path, json={"content": "Hi"}, headers=bearer(first)) as response:
-                        streamed.append((await response.aread()).decode())
+                        responses.append((await response.aread()).decode())
 
                 tasks.start_soon(stream)
                 with anyio.fail_after(240):
                     await stalled.reached.wait()
                 as_operator(rig)
                 await rig.ok("DELETE", f"/api/keys/{revoked}")
-            assert "turn_started" in streamed[0]
-            assert "event: done" not in streamed[0]
+            assert "turn_started" in responses[0]
+            assert "event: done" not in responses[0]
             assert await ends.close_code() == 1008
             assert ends.connection.close_reason == "The key was revoked."
             assert await stays.ask("ping") == {"type": "pong"}
 
 
-class Ended:
+class EndedKeys:
     """Collects the keys whose connections must be closed."""
 
     def __init__(self) -> None:
@@ -140,25 +140,25 @@ class Ended:
 async def test_a_key_revoked_by_another_process_is_refused_after_a_refresh(tmp_path: Path) -> None:
     database = await Database.open(database_at(tmp_path / "store.db"))
     try:
-        ended = Ended()
+        ended = EndedKeys()
         access = Access(database, use=ended)
         await access.open()
         before = access.required
-        other = Access(database)
-        stored, secret = await other.create("ann", KeyRole.OPERATOR)
+        other_access = Access(database)
+        record, secret = await other_access.create("ann", KeyRole.OPERATOR)
         assert access.entrant(secret) is None
         await access.refresh()
         assert (before, access.required) == (False, True)
-        found = access.entrant(secret)
-        assert found is not None
-        assert found.user.operator
-        await database.write(lambda conn: keys.revoke(conn, stored.id, now()))
+        entrant = access.entrant(secret)
+        assert entrant is not None
+        assert entrant.user.operator
+        await database.write(lambda conn: keys.revoke(conn, record.id, now()))
         await access.refresh()
         assert access.entrant(secret) is None
-        assert ended.keys == [KEYLESS, stored.id]
+        assert ended.keys == [KEYLESS, record.id]
         assert access.required
         with pytest.raises(NotFound):
-            await access.revoke(stored.id)
+            await access.revoke(record.id)
     finally:
         await database.aclose()
 
@@ -169,9 +169,12 @@ async def test_with_a_key_memories_are_per_user_and_effects_need_approval(tmp_pa
         assert (await rig.ok("GET", "/api/health"))["anyCommand"] is True
         definitions, conversations = rig.application.business.definitions, rig.application.business.conversations
         local = await conversations.get(LOCAL, ConversationId(await rig.conversation(domain)))
-        alone, _ = await definitions.definition(LOCAL, local)
+        keyless_definition, _ = await definitions.definition(LOCAL, local)
         await make_key(rig, "ann", "operator")
-        shared, _ = await definitions.definition(LOCAL, local)
-        assert (alone.binding.scope, shared.binding.scope) == ("domain", "user")
-        assert (alone.effects_allowed_by_default, shared.effects_allowed_by_default) == (True, False)
+        keyed_definition, _ = await definitions.definition(LOCAL, local)
+        assert (keyless_definition.binding.scope, keyed_definition.binding.scope) == ("domain", "user")
+        assert (keyless_definition.effects_allowed_by_default, keyed_definition.effects_allowed_by_default) == (
+            True,
+            False,
+        )
         assert (await rig.ok("GET", "/api/health"))["anyCommand"] is False

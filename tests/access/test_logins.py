@@ -43,12 +43,12 @@ class Page:
         self.jar = dict(part.split("=", 1) for part in text.split("; ") if part)
 
     async def ask(self, method: str, path: str, json: Any = None, **headers: str) -> httpx2.Response:
-        given = {"authorization": "", "cookie": self.cookie, **headers}
-        response = await self._rig.http.request(method, path, json=json, headers=given)
-        for each in response.headers.get_list("set-cookie"):
-            name, _, value = each.partition(";")[0].partition("=")
-            self.set, self.jar[name] = each, value
-            if "Max-Age=0" in each:
+        sent_headers = {"authorization": "", "cookie": self.cookie, **headers}
+        response = await self._rig.http.request(method, path, json=json, headers=sent_headers)
+        for header in response.headers.get_list("set-cookie"):
+            name, _, value = header.partition(";")[0].partition("=")
+            self.set, self.jar[name] = header, value
+            if "Max-Age=0" in header:
                 del self.jar[name]
         self._rig.http.cookies.clear()
         return response
@@ -66,13 +66,13 @@ async def test_a_browser_signs_in_with_name_and_key_and_its_token_is_kept_as_its
         domain, page = await rig.domain(), Page(rig)
         key = await make_key(rig, "ann", "member", domain)
         assert (await page.send("GET", "/api/auth"))[1]["name"] is None
-        status, signed = await page.login("ann", key)
-        assert (status, signed["name"]) == (201, "ann")
+        status, account = await page.login("ann", key)
+        assert (status, account["name"]) == (201, "ann")
         name, _, token = page.cookie.partition("=")
         assert name == "agentic-rag"
         assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(page.set.split("; "))
         assert (await page.send("GET", "/api/auth"))[1]["name"] == "ann"
-        assert [each["id"] for each in (await page.send("GET", "/api/domains"))[1]["items"]] == [domain]
+        assert [item["id"] for item in (await page.send("GET", "/api/domains"))[1]["items"]] == [domain]
 
         def dump(conn: Connection) -> str:
             return str(conn.execute(text("SELECT * FROM logins")).all())
@@ -85,13 +85,13 @@ async def test_a_browser_signs_in_with_name_and_key_and_its_token_is_kept_as_its
 async def test_over_https_the_cookie_is_bound_to_the_host(tmp_path: Path) -> None:
     async with Rig(tmp_path, public_url="https://rag.example") as rig:
         key, page = await make_key(rig, "ann", "operator"), Page(rig)
-        at = {"host": "rag.example", "origin": "https://rag.example"}
-        assert (await page.login("ann", key, **at))[0] == 201
+        headers = {"host": "rag.example", "origin": "https://rag.example"}
+        assert (await page.login("ann", key, **headers))[0] == 201
         assert page.cookie.startswith("__Host-agentic-rag=")
         assert "Secure" in page.set.split("; ")
-        assert (await page.send("GET", "/api/domains", **at))[0] == 200
+        assert (await page.send("GET", "/api/domains", **headers))[0] == 200
         page.cookie = page.cookie.removeprefix("__Host-")  # a cookie that a neighbouring host can set
-        assert (await page.send("GET", "/api/domains", **at))[0] == 401
+        assert (await page.send("GET", "/api/domains", **headers))[0] == 401
 
 
 async def test_changing_requests_need_a_header_and_our_own_page(tmp_path: Path) -> None:
@@ -140,24 +140,24 @@ async def test_a_socket_takes_a_ticket_and_never_the_cookie(tmp_path: Path) -> N
             async with socket(address, "agentic-rag.native", cookie=page.cookie):
                 pass
         ticket = (await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"]
-        async with socket(address, "agentic-rag.native", ticket) as opened:
-            assert await opened.ask("ping") == {"type": "pong"}
+        async with socket(address, "agentic-rag.native", ticket) as client:
+            assert await client.ask("ping") == {"type": "pong"}
             assert (await page.send("POST", "/api/auth/sign-out", **PROOF))[1] == {"logoutUrl": None}
-            assert await opened.close_code() == 1008
+            assert await client.close_code() == 1008
         assert page.cookie == ""
 
 
 @pytest.mark.parametrize("how", ["key revoked", "role changed", "disabled", "signed out"])
 async def test_a_sign_in_ends_with_its_key_or_account(tmp_path: Path, how: str) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
-        domain, page, other = await rig.domain(), Page(rig), Page(rig)
+        domain, page, other_page = await rig.domain(), Page(rig), Page(rig)
         key = await make_key(rig, "ann", "admin", domain)
         stays = await make_key(rig, "ben", "member", domain)
         await page.login("ann", key)
-        await other.login("ben", stays)
+        await other_page.login("ben", stays)
         cookie = page.cookie
         ticket, unused = [(await page.send("POST", "/api/ws-tickets", **PROOF))[1]["subprotocol"] for _ in range(2)]
-        async with socket(address, "agentic-rag.native", ticket) as opened:
+        async with socket(address, "agentic-rag.native", ticket) as client:
             as_operator(rig)
             if how == "key revoked":
                 ident = (await rig.ok("GET", "/api/users/ann"))["keys"][0]["id"]
@@ -168,12 +168,12 @@ async def test_a_sign_in_ends_with_its_key_or_account(tmp_path: Path, how: str) 
                 await rig.ok("POST", "/api/users/ann/disable")
             else:
                 await page.send("POST", "/api/auth/sign-out", **PROOF)
-            assert await opened.close_code() == 1008
+            assert await client.close_code() == 1008
         page.cookie = cookie
         assert (await page.send("GET", "/api/domains"))[0] == 401
         assert (await page.send("POST", "/api/auth/renew", **PROOF))[0] == 401
         assert not await ticket_opens(address, unused)
-        assert (await other.send("GET", "/api/domains"))[0] == 200
+        assert (await other_page.send("GET", "/api/domains"))[0] == 200
 
 
 async def test_a_sign_in_is_renewed_until_its_absolute_end(tmp_path: Path) -> None:
@@ -200,7 +200,9 @@ EXPIRED = "UPDATE logins SET expires_at = '2020-01-01T00:00:00.000Z'"
 async def test_wrong_sign_ins_are_refused_rate_limited_and_reveal_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         key, page = await make_key(rig, "ann", "operator"), Page(rig)
-        answers = [await page.login(*each) for each in (("ann", key + "x"), ("bob", key), ("ann", ""), ("", key))]
+        answers = [
+            await page.login(*credentials) for credentials in (("ann", key + "x"), ("bob", key), ("ann", ""), ("", key))
+        ]
         messages = {answer["error"]["message"] for _, answer in answers}
         assert [status for status, _ in answers] == [401] * 4
         assert len(messages) == 1
@@ -209,8 +211,8 @@ async def test_wrong_sign_ins_are_refused_rate_limited_and_reveal_nothing(tmp_pa
             status, _ = await page.login("ann", "wrong")
         assert status == 429
         assert (await page.login("ann", key))[0] == 429
-        told = await audited(rig, actor="anonymous", outcome="refused")
-        assert sum(row["count"] for row in told) >= 10
+        rows = await audited(rig, actor="anonymous", outcome="refused")
+        assert sum(row["count"] for row in rows) >= 10
 
 
 async def test_an_unknown_cookie_is_ignored_and_a_key_precedes_a_cookie(tmp_path: Path) -> None:
@@ -224,8 +226,10 @@ async def test_an_unknown_cookie_is_ignored_and_a_key_precedes_a_cookie(tmp_path
         await page.login("ann", ann)
         assert (await page.send("GET", "/api/auth", authorization=f"Bearer {ben}"))[1]["name"] == "ben"
         assert (await page.send("GET", "/api/auth", authorization="Bearer arag_wrong"))[0] == 401
-        twice = f"{page.cookie}; {page.cookie}"
-        assert (await page.send("GET", "/api/domains", cookie=twice))[0] == 401  # two cookies of one name are ambiguous
+        doubled_cookie = f"{page.cookie}; {page.cookie}"
+        assert (await page.send("GET", "/api/domains", cookie=doubled_cookie))[
+            0
+        ] == 401  # two cookies of one name are ambiguous
 
 
 async def test_a_sign_in_of_another_process_is_accepted_and_can_be_ended_here(tmp_path: Path) -> None:
@@ -257,21 +261,25 @@ async def test_the_local_key_is_accepted_by_all_workers_and_no_other_server() ->
     with postgresql_server() as server:
         database, key = await Database.open(server.url), new_secret()
         try:
-            one, other, stranger = Access(database, local_key=key), Access(database, local_key=key), Access(database)
-            made, token = await Logins(database, one).begin_with(Entrant(LOCAL, None))
-            assert await other.signed_in(token) == (Entrant(LOCAL, made.id), made)
-            assert await stranger.signed_in(token) is None
-            await Logins(database, other).end(made)
-            await one.refresh()  # the notice arrives a moment later
-            assert await one.signed_in(token) is None
+            first_access, second_access, foreign_access = (
+                Access(database, local_key=key),
+                Access(database, local_key=key),
+                Access(database),
+            )
+            login, token = await Logins(database, first_access).begin_with(Entrant(LOCAL, None))
+            assert await second_access.signed_in(token) == (Entrant(LOCAL, login.id), login)
+            assert await foreign_access.signed_in(token) is None
+            await Logins(database, second_access).end(login)
+            await first_access.refresh()  # the notice arrives a moment later
+            assert await first_access.signed_in(token) is None
             for entrant in (Entrant(LOCAL, None), Entrant(LOCAL, KEYLESS)):
-                ticket = str(await one.issue_ticket(entrant, 30))
-                assert await other.redeem_ticket(ticket) == entrant
-                assert await one.redeem_ticket(ticket) is None
-                assert await stranger.redeem_ticket(str(await one.issue_ticket(entrant, 30))) is None
-            left = str(await one.issue_ticket(Entrant(LOCAL, KEYLESS), 30))
-            other.required = True  # a key exists now
-            assert await other.redeem_ticket(left) is None
+                ticket = str(await first_access.issue_ticket(entrant, 30))
+                assert await second_access.redeem_ticket(ticket) == entrant
+                assert await first_access.redeem_ticket(ticket) is None
+                assert await foreign_access.redeem_ticket(str(await first_access.issue_ticket(entrant, 30))) is None
+            unused_ticket = str(await first_access.issue_ticket(Entrant(LOCAL, KEYLESS), 30))
+            second_access.required = True  # a key exists now
+            assert await second_access.redeem_ticket(unused_ticket) is None
         finally:
             await database.aclose()
 
@@ -279,11 +287,11 @@ async def test_the_local_key_is_accepted_by_all_workers_and_no_other_server() ->
 async def test_the_first_key_signs_in_the_browser_that_creates_it(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         page = Page(rig)
-        status, made = await page.send("POST", "/api/keys", {"user": "ann", "role": "operator"}, **PROOF)
-        assert (status, made["first"]) == (201, True)
+        status, key = await page.send("POST", "/api/keys", {"user": "ann", "role": "operator"}, **PROOF)
+        assert (status, key["first"]) == (201, True)
         assert (await page.send("GET", "/api/keys"))[0] == 200
-        _, who = await page.send("GET", "/api/auth")
-        assert (who["signedIn"]["name"], who["operator"], who["refusal"]) == (LOCAL.id, True, None)
+        _, identity = await page.send("GET", "/api/auth")
+        assert (identity["signedIn"]["name"], identity["operator"], identity["refusal"]) == (LOCAL.id, True, None)
         page.cookie = ""
         assert (await page.send("GET", "/api/auth"))[1]["refusal"] == "keyRequired"
 
@@ -293,24 +301,24 @@ async def test_an_approval_signs_its_browser_in_once_and_a_second_tab_says_so(tm
         domain = await rig.domain()
         local = rig.settings.data / "mcp" / "local"
         local.mkdir(parents=True)
-        made = []
+        requests = []
         for name in ("notes", "other"):
             (local / f"{name}.py").write_text(f"print({name!r})")
             entry = {"command": "python3", "args": [f"./{name}.py"]}
-            made.append(await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{name}/request", entry))
+            requests.append(await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/{name}/request", entry))
         page = Page(rig)
-        approve = {"fingerprint": made[0]["fingerprint"], "network": True}
-        path = f"/api/launch-requests/{made[0]['id']}/approve"
+        approve = {"fingerprint": requests[0]["fingerprint"], "network": True}
+        path = f"/api/launch-requests/{requests[0]['id']}/approve"
         assert (await page.send("POST", path, approve, **PROOF))[0] == 200
         assert (await page.send("GET", "/api/auth"))[1]["signedIn"]["name"] == LOCAL.id
-        kept = page.cookie
-        status, again = await page.send("POST", path, approve, **PROOF)  # the other tab shares the cookie
-        assert (status, again["error"]["code"]) == (409, "LAUNCH_REQUEST_CLOSED")
-        assert re.search(r"approved|installed", again["error"]["message"]), again
-        approve = {"fingerprint": made[1]["fingerprint"], "network": True}
-        path = f"/api/launch-requests/{made[1]['id']}/approve"
+        cookie = page.cookie
+        status, refusal = await page.send("POST", path, approve, **PROOF)  # the other tab shares the cookie
+        assert (status, refusal["error"]["code"]) == (409, "LAUNCH_REQUEST_CLOSED")
+        assert re.search(r"approved|installed", refusal["error"]["message"]), refusal
+        approve = {"fingerprint": requests[1]["fingerprint"], "network": True}
+        path = f"/api/launch-requests/{requests[1]['id']}/approve"
         assert (await page.send("POST", path, approve, **PROOF))[0] == 200
-        assert page.cookie == kept
+        assert page.cookie == cookie
         assert (await page.send("GET", "/api/domains"))[0] == 200
 
 
@@ -322,13 +330,13 @@ async def test_our_own_origin_can_be_listed_and_a_foreign_one_needs_a_key(
         rig.http.headers["host"] = "127.0.0.1"
         key = await make_key(rig, "ann", "operator")
         page = Page(rig)
-        status, refused = await page.login("ann", key, origin=foreign)
+        status, refusal = await page.login("ann", key, origin=foreign)
         assert status == 403
-        assert "key" in refused["error"]["message"]
+        assert "key" in refusal["error"]["message"]
         assert page.jar == {}
         assert (await page.login("ann", key, origin=own))[0] == 201
-        changed = await page.send("POST", "/api/domains", {"name": "Law"}, origin=own, **PROOF)
-        assert changed[0] == 201
+        response = await page.send("POST", "/api/domains", {"name": "Law"}, origin=own, **PROOF)
+        assert response[0] == 201
 
 
 async def test_our_page_behind_a_proxy_that_changes_the_host_signs_in_with_its_origin_listed(
@@ -339,12 +347,12 @@ async def test_our_page_behind_a_proxy_that_changes_the_host_signs_in_with_its_o
         rig.http.headers["host"] = "127.0.0.1:8000"
         key = await make_key(rig, "ann", "operator")
         page = Page(rig)
-        ours = {"origin": own, "sec-fetch-site": "same-origin"}
-        assert (await page.login("ann", key, **ours))[0] == 201
-        assert (await page.send("POST", "/api/domains", {"name": "Law"}, **ours, **PROOF))[0] == 201
+        listed_headers = {"origin": own, "sec-fetch-site": "same-origin"}
+        assert (await page.login("ann", key, **listed_headers))[0] == 201
+        assert (await page.send("POST", "/api/domains", {"name": "Law"}, **listed_headers, **PROOF))[0] == 201
         for site in ("cross-site", "same-site"):
-            other = {"origin": own, "sec-fetch-site": site}
-            assert (await page.send("POST", "/api/domains", {"name": "Law"}, **other, **PROOF))[0] == 403
-            assert (await Page(rig).login("ann", key, **other))[0] == 403
-        unlisted = {"origin": "https://other.example", "sec-fetch-site": "same-origin"}
-        assert (await page.send("GET", "/api/domains", **unlisted))[0] == 403
+            other_headers = {"origin": own, "sec-fetch-site": site}
+            assert (await page.send("POST", "/api/domains", {"name": "Law"}, **other_headers, **PROOF))[0] == 403
+            assert (await Page(rig).login("ann", key, **other_headers))[0] == 403
+        foreign_headers = {"origin": "https://other.example", "sec-fetch-site": "same-origin"}
+        assert (await page.send("GET", "/api/domains", **foreign_headers))[0] == 403

@@ -40,22 +40,22 @@ NOBODY = 65534
 def connect_as(uid: int, address: str) -> socket.socket:
     """Return a connection whose socket belongs to a user, as the system reports it."""
     host, _, port = address.removeprefix("http://").rpartition(":")
-    mine = os.geteuid()
+    own_uid = os.geteuid()
     os.seteuid(uid)
     try:
-        made = socket.socket()
+        connection = socket.socket()
     finally:
-        os.seteuid(mine)
-    made.settimeout(10)
-    made.connect((host, int(port)))
-    return made
+        os.seteuid(own_uid)
+    connection.settimeout(10)
+    connection.connect((host, int(port)))
+    return connection
 
 
-def status_of(made: socket.socket, path: str = "/api/domains", *headers: str) -> int:
+def status_of(connection: socket.socket, path: str = "/api/domains", *headers: str) -> int:
     """Send a request on a connection and return the answer's status."""
     lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1", *headers, "", ""]
-    made.sendall("\r\n".join(lines).encode())
-    answer = HTTPResponse(made)
+    connection.sendall("\r\n".join(lines).encode())
+    answer = HTTPResponse(connection)
     answer.begin()
     answer.read()
     return answer.status
@@ -66,23 +66,23 @@ async def test_another_user_of_this_machine_is_not_the_local_user(tmp_path: Path
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
 
         def attack() -> None:
-            with connect_as(NOBODY, address) as theirs, connect_as(os.geteuid(), address) as ours:
-                assert status_of(theirs) == 401
-                assert status_of(ours) == 200
-                assert status_of(theirs) == 401
-                assert status_of(theirs, "/api/ready") == 200
-                shown = f"Authorization: Bearer {rig.application.access.local_key}"
-                assert status_of(theirs, "/api/domains", shown) == 200
-                assert status_of(theirs) == 401
+            with connect_as(NOBODY, address) as foreign_connection, connect_as(os.geteuid(), address) as own_connection:
+                assert status_of(foreign_connection) == 401
+                assert status_of(own_connection) == 200
+                assert status_of(foreign_connection) == 401
+                assert status_of(foreign_connection, "/api/ready") == 200
+                header = f"Authorization: Bearer {rig.application.access.local_key}"
+                assert status_of(foreign_connection, "/api/domains", header) == 200
+                assert status_of(foreign_connection) == 401
 
         await anyio.to_thread.run_sync(attack)
-        theirs = connect_as(NOBODY, address)
-        theirs.setblocking(False)
-        with pytest.raises(InvalidStatus) as refused:
-            await connect(f"ws://{address}/ws", sock=theirs, proxy=None)
-        assert refused.value.response.status_code == 401
-        async with connect(f"ws://{address}/ws", proxy=None, compression=None) as ours:
-            assert (await Client(ours).ask("ping"))["type"] == "pong"
+        foreign_socket = connect_as(NOBODY, address)
+        foreign_socket.setblocking(False)
+        with pytest.raises(InvalidStatus) as refusal:
+            await connect(f"ws://{address}/ws", sock=foreign_socket, proxy=None)
+        assert refusal.value.response.status_code == 401
+        async with connect(f"ws://{address}/ws", proxy=None, compression=None) as own_socket:
+            assert (await Client(own_socket).ask("ping"))["type"] == "pong"
 
 
 @as_root
@@ -90,15 +90,15 @@ async def test_a_connection_belongs_to_its_user_under_other_asgi_servers_too(tmp
     async with Rig(tmp_path) as rig, serving(rig.application.app, http="h11") as address:
 
         def attack() -> None:
-            with connect_as(NOBODY, address) as theirs, connect_as(os.geteuid(), address) as ours:
-                assert status_of(theirs) == 401
-                assert status_of(ours) == 200
+            with connect_as(NOBODY, address) as foreign_connection, connect_as(os.geteuid(), address) as own_connection:
+                assert status_of(foreign_connection) == 401
+                assert status_of(own_connection) == 200
 
         await anyio.to_thread.run_sync(attack)
 
 
 @contextmanager
-def pair(family: int, host: str, target: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+def connect_pair(family: int, host: str, target: str) -> Iterator[tuple[socket.socket, socket.socket]]:
     with socket.socket(family) as listener, socket.socket(socket.AF_INET6 if ":" in target else family) as peer:
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -121,15 +121,15 @@ def pair(family: int, host: str, target: str) -> Iterator[tuple[socket.socket, s
 )
 def test_the_system_reports_the_owner_of_a_connection(family: int, host: str, target: str) -> None:
     try:
-        with pair(family, host, target) as (peer, own):
-            seen = own.getpeername()[:2]
+        with connect_pair(family, host, target) as (peer, own):
+            client_address = own.getpeername()[:2]
             to = own.getsockname()[:2]
             ways = (uid_of, ask_system, look_up)
-            assert [way(seen, to) for way in ways] == [os.geteuid()] * 3
-            assert [way((seen[0], 1), to) for way in ways] == [None] * 3
+            assert [way(client_address, to) for way in ways] == [os.geteuid()] * 3
+            assert [way((client_address[0], 1), to) for way in ways] == [None] * 3
             assert [way(to, (to[0], 9)) for way in ways] == [None] * 3, "a socket that listens is no peer"
             peer.close()
-            assert [way(seen, to) for way in ways] == [None] * 3
+            assert [way(client_address, to) for way in ways] == [None] * 3
     except OSError as exc:
         pytest.skip(f"{target} cannot be used: {exc}")
 
@@ -143,10 +143,10 @@ async def test_approving_a_server_with_network_ends_keyless_access(tmp_path: Pat
             await policy.catalogue.allow(["/bin/true"], ExtraRights(), policy.packages, [])
             assert (await http.get("/api/domains")).status_code == 200
             allowed = await policy.catalogue.allow(["/bin/false"], ExtraRights(network=True), policy.packages, [])
-            refused = await http.get("/api/domains")
-            assert refused.status_code == 401
-            assert "may use the network" in refused.text
-            assert "agentic-rag open --data /" in refused.text
+            response = await http.get("/api/domains")
+            assert response.status_code == 401
+            assert "may use the network" in response.text
+            assert "agentic-rag open --data /" in response.text
             local = bearer(rig.application.access.local_key)
             assert (await http.get("/api/domains", headers=local)).status_code == 200
             policy.catalogue.revoke(allowed.id)
@@ -154,8 +154,8 @@ async def test_approving_a_server_with_network_ends_keyless_access(tmp_path: Pat
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    given = {**clean(), "AGENTIC_RAG_DATA": str(folder / "data")}
-    return run_program(arguments, env=given, cwd=folder)
+    variables = {**clean(), "AGENTIC_RAG_DATA": str(folder / "data")}
+    return run_program(arguments, env=variables, cwd=folder)
 
 
 def test_commands_use_the_local_key_and_open_prints_a_ticket(tmp_path: Path) -> None:
@@ -173,17 +173,17 @@ def test_commands_use_the_local_key_and_open_prints_a_ticket(tmp_path: Path) -> 
         with pytest.raises(Exception, match="401"):
             server.call("GET", "/api/domains")
         assert run(tmp_path, "domains", "list").returncode == 0
-        opened = run(tmp_path, "open", "--no-browser")
-        url, _, ticket = opened.stdout.strip().partition("/#ticket=")
+        result = run(tmp_path, "open", "--no-browser")
+        url, _, ticket = result.stdout.strip().partition("/#ticket=")
         assert url == server.url
         anyio.run(visit, url, ticket)
 
 
 async def test_a_turn_from_before_the_first_key_loses_single_user_rights(tmp_path: Path) -> None:
-    done: list[str] = []
+    called_tools: list[str] = []
 
     async def write(request: CallRequest) -> CallOutcome:
-        done.append(request.tool.name)
+        called_tools.append(request.tool.name)
         return ok("written")
 
     stalled = Stalled(use("srv__write", query="x"), 1)
@@ -198,7 +198,7 @@ async def test_a_turn_from_before_the_first_key_loses_single_user_rights(tmp_pat
             events = [event async for event in it.runtime.follow(accepted.turn_id)]
         results = [event.fields()["status"] for event in events if event.type == "tool_result"]
         assert results == [ToolStatus.OK, ToolStatus.DENIED]
-        assert done == ["srv__write"]
+        assert called_tools == ["srv__write"]
 
 
 async def test_the_first_key_restarts_servers_allowed_by_a_single_user(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ async def test_the_first_key_restarts_servers_allowed_by_a_single_user(tmp_path:
 
         async def state() -> str:
             items = (await rig.ok("GET", path))["items"]
-            return str(next(each["state"] for each in items if each["name"] == "tame"))
+            return str(next(server["state"] for server in items if server["name"] == "tame"))
 
         assert await state() == "ready"
         await make_key(rig, "ann", "operator")
@@ -230,21 +230,21 @@ async def test_the_first_key_closes_keyless_connections(tmp_path: Path) -> None:
         async with chat_socket(address) as ends, chat_socket(address, key=local_key) as stays:
             assert await ends.ask("ping") == {"type": "pong"}
             async with anyio.create_task_group() as tasks:
-                streamed: list[str] = []
+                responses: list[str] = []
 
                 async def stream() -> None:
                     async with rig.http.stream("POST", path, json={"content": "Hi"}) as response:
-                        streamed.append((await response.aread()).decode())
+                        responses.append((await response.aread()).decode())
 
                 tasks.start_soon(stream)
                 with anyio.fail_after(PATIENCE):
                     await stalled.reached.wait()
                 await make_key(rig, "ann", "operator")
                 with anyio.fail_after(PATIENCE):
-                    while not streamed:
+                    while not responses:
                         await pause()
-            assert "turn_started" in streamed[0]
-            assert "event: done" not in streamed[0]
+            assert "turn_started" in responses[0]
+            assert "event: done" not in responses[0]
             assert await ends.close_code() == 1008
             assert ends.connection.close_reason == "A key is needed now."
             assert await stays.ask("ping") == {"type": "pong"}

@@ -28,7 +28,7 @@ class CheckedBefore(LaunchPolicy):
         return self.command
 
 
-async def swapped(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]:
+async def swap_program(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]:
     """Allow a program, check its start, and then change the program."""
     policy = policy_in(folder)
     program = folder / "bin" / "server.py"
@@ -46,21 +46,23 @@ async def swapped(folder: Path) -> tuple[LaunchPolicy, LaunchSpec, StdioCommand]
 @needs_bubblewrap
 @pytest.mark.attack(kind="spawning")
 async def test_a_program_swapped_between_check_and_start_is_reported(tmp_path: Path) -> None:
-    policy, spec, command = await swapped(tmp_path)
-    told: list[tuple[str, str, str]] = []
+    policy, spec, command = await swap_program(tmp_path)
+    reports: list[tuple[str, str, str]] = []
 
     class Observer:
         async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:
-            told.append((f"{spec.domain}/{spec.name}", error.code, str(error)))
+            reports.append((f"{spec.domain}/{spec.name}", error.code, str(error)))
 
-    passed = CheckedBefore(policy.homes, catalogue=policy.catalogue, packages=policy.packages)
-    passed.command = command
-    async with Hub(policy=passed, patience=QUICK, observer=Observer()) as hub:
+    gate = CheckedBefore(policy.homes, catalogue=policy.catalogue, packages=policy.packages)
+    gate.command = command
+    async with Hub(policy=gate, patience=QUICK, observer=Observer()) as hub:
         connection = (await hub.acquire([spec], wait=START))["x"]
         assert connection.state != "ready"
         assert any(line.startswith("not started: ") for line in connection.status().log)
-    assert {(target, code) for target, code, _ in told} == {("law/x", "MCP_COMMAND_NOT_ALLOWED")}
-    assert all(re.search(r"^mcpServers\.x\.command: .*is not the file that was allowed", text) for _, _, text in told)
+    assert {(target, code) for target, code, _ in reports} == {("law/x", "MCP_COMMAND_NOT_ALLOWED")}
+    assert all(
+        re.search(r"^mcpServers\.x\.command: .*is not the file that was allowed", text) for _, _, text in reports
+    )
     assert beats(policy.homes) == 0
 
 
@@ -68,16 +70,16 @@ async def test_a_program_swapped_between_check_and_start_is_reported(tmp_path: P
 @pytest.mark.parametrize("script", ["exit 126", "echo 'not started: a lie' >&2; exit 0", "echo fine >&2; exit 126"])
 async def test_an_expected_servers_end_is_not_reported(tmp_path: Path, script: str) -> None:
     command = StdioCommand("/bin/sh", ("-c", script), {}, tmp_path, "no-marker")
-    told, ended = [], anyio.Event()
+    reasons, has_ended = [], anyio.Event()
 
-    async def refused(reason: str) -> None:
-        told.append(reason)
+    async def note_refusal(reason: str) -> None:
+        reasons.append(reason)
 
-    async with StdioTransport(command, lambda reason: ended.set(), deque(), refused) as (inbox, _):
+    async with StdioTransport(command, lambda reason: has_ended.set(), deque(), note_refusal) as (inbox, _):
         with pytest.raises(anyio.EndOfStream):
             await inbox.receive()
-    assert ended.is_set()
-    assert told == []
+    assert has_ended.is_set()
+    assert reasons == []
 
 
 ELSEWHERE = "http://elsewhere.example:8000/messages"
@@ -92,27 +94,27 @@ STREAMS = {
 
 
 @pytest.mark.attack(kind="network")
-@pytest.mark.parametrize("how", STREAMS)
-async def test_a_server_that_redirects_its_message_endpoint_is_refused(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("case", STREAMS)
+async def test_a_server_that_redirects_its_message_endpoint_is_refused(tmp_path: Path, case: str) -> None:
     methods: list[str] = []
 
-    async def announcing(scope: Scope, receive: Receive, send: Send) -> None:
+    async def announce(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         methods.append(scope["method"])
         kind = (b"content-type", b"text/event-stream")
         await send({"type": "http.response.start", "status": 200, "headers": [kind]})
-        for piece in STREAMS[how]:
+        for piece in STREAMS[case]:
             await send({"type": "http.response.body", "body": piece.encode(), "more_body": True})
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async with serve(announcing) as base, admin(tmp_path, mcp_hosts=base.removeprefix("http://")) as mallory:
+    async with serve(announce) as base, admin(tmp_path, mcp_hosts=base.removeprefix("http://")) as mallory:
         entry = {"type": "sse", "url": f"{base}/sse", "headers": {"Authorization": "Bearer theirs-0123456789"}}
-        (shown,) = (await mallory.test({"x": entry})).json()["items"]
-        assert shown["tools"] == []
-        assert "wants its messages at" in shown["reason"]
-        rows = [row for row in await mallory.told() if row.outcome == "refused"]
+        (status,) = (await mallory.test({"x": entry})).json()["items"]
+        assert status["tools"] == []
+        assert "wants its messages at" in status["reason"]
+        rows = [row for row in await mallory.new_audit_rows() if row.outcome == "refused"]
         assert {(row.actor, row.action, row.target, row.details["path"]) for row in rows} == {
             ("mallory", "mcp.start", f"{mallory.domain}/x", "mcpServers.x.url")
         }

@@ -114,79 +114,79 @@ Also the answer of the page's folder for a missing file.
 """
 
 
-def routes(found: Tenants) -> Iterator[tuple[str, str, str, Rule]]:
+def routes(pair: Tenants) -> Iterator[tuple[str, str, str, Rule]]:
     """Yield each route of the application: method, declared path, path with ann's ids, rule."""
-    for route in found.rig.application.app.routes:
+    for route in pair.rig.application.app.routes:
         if isinstance(route, WebSocketRoute):
             assert route.path in SOCKETS
             continue
         assert isinstance(route, Route), "a mount needs its own test"
-        path = re.sub(r"{(\w+)(:\w+)?}", lambda name: found.ids.get(name[1], "x"), route.path)
+        path = re.sub(r"{(\w+)(:\w+)?}", lambda name: pair.ids.get(name[1], "x"), route.path)
         for method in sorted(route.methods or ()):
             assert isinstance(route.endpoint, RouteEndpoint), "a route is declared with @route"
             yield method, route.path, path, route.endpoint.declared.rule
 
 
-def body_of(found: Tenants, method: str, declared: str) -> object:
-    body = BODIES.get((method, declared))
+def body_of(pair: Tenants, method: str, path: str) -> object:
+    body = BODIES.get((method, path))
     if body is None:
         return {} if method in ("POST", "PUT", "PATCH") else None
-    return {name: found.ids["domain"] if value == "{domain}" else value for name, value in body.items()}
+    return {name: pair.ids["domain"] if value == "{domain}" else value for name, value in body.items()}
 
 
 async def test_no_route_answers_without_a_key_or_with_a_wrong_one(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found:
-        before, asked = await found.state(), 0
-        for method, declared, path, rule in routes(found):
-            for key in (None, "arag_wrong", found.ann[:-1], found.ann.upper()):
-                response = await found.ask(key, method, path, body_of(found, method, declared))
-                if declared in BARE:
-                    assert response.status_code == BARE[declared]
-                    asked += BARE[declared] == 401
+    async with tenants(tmp_path) as pair:
+        before, refused = await pair.state(), 0
+        for method, template, path, rule in routes(pair):
+            for key in (None, "arag_wrong", pair.ann[:-1], pair.ann.upper()):
+                response = await pair.ask(key, method, path, body_of(pair, method, template))
+                if template in BARE:
+                    assert response.status_code == BARE[template]
+                    refused += BARE[template] == 401
                     continue
                 if key is None and rule.allow == "anyone":
-                    assert response.status_code == {**SIGN_IN, **SIGNING_IN}.get(declared, 200)
+                    assert response.status_code == {**SIGN_IN, **SIGNING_IN}.get(template, 200)
                     continue
-                asked += 1
+                refused += 1
                 assert response.status_code == 401, (method, path)
                 assert response.headers["www-authenticate"].startswith("Bearer")
                 assert not any(word in response.text for word in SECRET_WORDS)
-        assert await found.state() == before
-        assert await count_refused(found.rig, "anonymous", "UNAUTHENTICATED") == asked
+        assert await pair.state() == before
+        assert await count_refused(pair.rig, "anonymous", "UNAUTHENTICATED") == refused
 
 
 @pytest.mark.parametrize("role", ["admin", "member"])
 async def test_no_route_shows_or_changes_another_tenants_data(tmp_path: Path, role: str) -> None:
-    async with tenants(tmp_path, role) as found:
-        before, refused = await found.state(), 0
-        for method, declared, path, rule in routes(found):
-            response = await found.ask(found.mallory, method, path, body_of(found, method, declared))
+    async with tenants(tmp_path, role) as pair:
+        before, refusals = await pair.state(), 0
+        for method, template, path, rule in routes(pair):
+            response = await pair.ask(pair.mallory, method, path, body_of(pair, method, template))
             assert not any(word in response.text for word in SECRET_WORDS), (method, path)
-            hidden = any(f"{{{each}}}" in declared for each in NOUNS)
-            if declared in ABSENT | BARE:
-                assert response.status_code == (ABSENT | BARE)[declared]
+            names_an_id = any(f"{{{noun}}}" in template for noun in NOUNS)
+            if template in ABSENT | BARE:
+                assert response.status_code == (ABSENT | BARE)[template]
                 continue
-            if "{authorization}" in declared or "{request_id}" in declared:  # ann has no such object
+            if "{authorization}" in template or "{request_id}" in template:  # ann has no such object
                 assert response.status_code == 404, (method, path)
                 continue
-            if (method, declared) in NAME_A_DOMAIN or hidden:
+            if (method, template) in NAME_A_DOMAIN or names_an_id:
                 assert response.status_code == 404, (method, path, response.text)
             elif rule.allow == "operator":
                 assert response.status_code == 403, (method, path)
             else:
-                assert declared in LISTS, f"{declared} has no id and no rule: say who may use it"
-                is_elsewhere = (method, declared) == ("POST", "/api/conversation")  # in a domain of another tenant
-                answers = (422,) if is_elsewhere else (SIGNING_IN.get(declared, 200), 201)
+                assert template in LISTS, f"{template} has no id and no rule: say who may use it"
+                is_elsewhere = (method, template) == ("POST", "/api/conversation")  # in a domain of another tenant
+                answers = (422,) if is_elsewhere else (SIGNING_IN.get(template, 200), 201)
                 assert response.status_code in answers, (method, path)
-                refused += response.status_code == 401
+                refusals += response.status_code == 401
                 continue
-            refused += 1
-        assert await found.state() == before
-        assert await count_refused(found.rig, "mallory") == refused
+            refusals += 1
+        assert await pair.state() == before
+        assert await count_refused(pair.rig, "mallory") == refusals
 
 
 async def test_another_tenants_id_and_an_unknown_one_get_the_same_answer(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found:
+    async with tenants(tmp_path) as pair:
         for noun, path in [
             ("domain", "/api/domains/{}"),
             ("domain", "/api/domains/{}/documents"),
@@ -194,125 +194,132 @@ async def test_another_tenants_id_and_an_unknown_one_get_the_same_answer(tmp_pat
             ("turn", "/api/turns/{}"),
             ("turn", "/api/turns/{}/events"),
         ]:
-            theirs = await found.ask(found.mallory, "GET", path.format(found.ids[noun]))
-            nobodys = await found.ask(found.mallory, "GET", path.format("nope"))
-            answers = [each.json()["error"] for each in (theirs, nobodys)]
+            foreign_response = await pair.ask(pair.mallory, "GET", path.format(pair.ids[noun]))
+            unknown_response = await pair.ask(pair.mallory, "GET", path.format("nope"))
+            answers = [response.json()["error"] for response in (foreign_response, unknown_response)]
             assert answers[0]["code"] == answers[1]["code"] == f"{noun.upper()}_NOT_FOUND"
-            assert answers[0]["message"].replace(found.ids[noun], "nope") == answers[1]["message"]
-            assert theirs.headers.keys() == nobodys.headers.keys()
+            assert answers[0]["message"].replace(pair.ids[noun], "nope") == answers[1]["message"]
+            assert foreign_response.headers.keys() == unknown_response.headers.keys()
 
 
 async def test_another_tenants_ids_inside_a_request_are_not_found(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found:
-        own, ids = found.own_conversation, found.ids
+    async with tenants(tmp_path) as pair:
+        own_conversation, ids = pair.own_conversation, pair.ids
         for method, path, body, code in [
-            ("GET", f"/api/domains/{found.own_domain}/documents/{ids['document']}", None, "DOCUMENT_NOT_FOUND"),
-            ("DELETE", f"/api/domains/{found.own_domain}/documents/{ids['document']}", None, "DOCUMENT_NOT_FOUND"),
+            ("GET", f"/api/domains/{pair.own_domain}/documents/{ids['document']}", None, "DOCUMENT_NOT_FOUND"),
+            ("DELETE", f"/api/domains/{pair.own_domain}/documents/{ids['document']}", None, "DOCUMENT_NOT_FOUND"),
             (
                 "POST",
                 "/api/conversations",
-                {"domainId": found.own_domain, "contextDocumentIds": [ids["document"]]},
+                {"domainId": pair.own_domain, "contextDocumentIds": [ids["document"]]},
                 "DOCUMENT_NOT_FOUND",
             ),
-            ("GET", f"/api/conversations/{own}/messages?before={found.message}", None, "MESSAGE_NOT_FOUND"),
+            (
+                "GET",
+                f"/api/conversations/{own_conversation}/messages?before={pair.message}",
+                None,
+                "MESSAGE_NOT_FOUND",
+            ),
         ]:
-            response = await found.ask(found.mallory, method, path, body)
+            response = await pair.ask(pair.mallory, method, path, body)
             assert (response.status_code, response.json()["error"]["code"]) == (404, code), path
-        stopped = await found.ask(
-            found.mallory, "POST", f"/api/conversations/{own}/interrupt", {"turnId": found.ids["turn"]}
+        interrupted = await pair.ask(
+            pair.mallory, "POST", f"/api/conversations/{own_conversation}/interrupt", {"turnId": pair.ids["turn"]}
         )
-        assert stopped.json() == {"interrupted": False}
-        assert len((await found.ask(found.ann, "GET", f"/api/domains/{ids['domain']}/documents")).json()["items"]) == 1
-        assert await count_refused(found.rig, "mallory") == 3
+        assert interrupted.json() == {"interrupted": False}
+        assert len((await pair.ask(pair.ann, "GET", f"/api/domains/{ids['domain']}/documents")).json()["items"]) == 1
+        assert await count_refused(pair.rig, "mallory") == 3
 
 
 async def test_no_frame_reaches_another_tenants_conversation(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found, serving(found.rig.application.app) as address:
-        before = await found.state()
-        conversation, turn = found.ids["conversation"], found.ids["turn"]
-        async with socket(address, key=found.mallory) as mallory:
+    async with tenants(tmp_path) as pair, serving(pair.rig.application.app) as address:
+        before = await pair.state()
+        conversation, turn = pair.ids["conversation"], pair.ids["turn"]
+        async with socket(address, key=pair.mallory) as mallory:
             frames: list[tuple[str, dict[str, object], str]] = [
                 ("message", {"conversationId": conversation, "content": "Hi"}, "CONVERSATION_NOT_FOUND"),
                 ("subscribe", {"conversationId": conversation}, "CONVERSATION_NOT_FOUND"),
                 ("subscribe", {"conversationId": conversation, "turnId": turn, "after": 0}, "CONVERSATION_NOT_FOUND"),
-                ("subscribe", {"conversationId": found.own_conversation, "turnId": turn}, "TURN_NOT_FOUND"),
-                ("retry", {"conversationId": conversation, "messageId": found.message}, "CONVERSATION_NOT_FOUND"),
+                ("subscribe", {"conversationId": pair.own_conversation, "turnId": turn}, "TURN_NOT_FOUND"),
+                ("retry", {"conversationId": conversation, "messageId": pair.message}, "CONVERSATION_NOT_FOUND"),
                 (
                     "edit",
-                    {"conversationId": conversation, "messageId": found.message, "content": "Hi"},
+                    {"conversationId": conversation, "messageId": pair.message, "content": "Hi"},
                     "CONVERSATION_NOT_FOUND",
                 ),
                 ("interrupt", {"conversationId": conversation}, "CONVERSATION_NOT_FOUND"),
                 ("interrupt", {"conversationId": conversation, "turnId": turn}, "CONVERSATION_NOT_FOUND"),
-                ("answer", {"waitId": found.ids["wait"], "action": "accept"}, "WAIT_NOT_FOUND"),
+                ("answer", {"waitId": pair.ids["wait"], "action": "accept"}, "WAIT_NOT_FOUND"),
             ]
             for kind, fields, code in frames:
                 assert (await mallory.ask(kind, **fields))["code"] == code
             await mallory.say("unsubscribe", conversationId=conversation)
-            await mallory.say("interrupt", conversationId=found.own_conversation, turnId=turn)
+            await mallory.say("interrupt", conversationId=pair.own_conversation, turnId=turn)
             assert await mallory.ask("ping") == {"type": "pong"}
         assert {kind for kind, *_ in frames} | {"unsubscribe", "ping"} == set(FRAMES), "a new frame needs its line"
-        assert await found.state() == before
-        told = await audited(found.rig, actor="mallory", outcome="refused")
-        assert sum(row["count"] for row in told) == len(frames)
-        assert {row["action"] for row in told} == {f"WS {kind}" for kind, *_ in frames}
+        assert await pair.state() == before
+        rows = await audited(pair.rig, actor="mallory", outcome="refused")
+        assert sum(row["count"] for row in rows) == len(frames)
+        assert {row["action"] for row in rows} == {f"WS {kind}" for kind, *_ in frames}
 
 
 async def test_a_member_can_chat_and_read_documents_but_not_change_the_domain(tmp_path: Path) -> None:
-    async with tenants(tmp_path, "member") as found:
-        own = f"/api/domains/{found.own_domain}"
-        for path in (own, f"{own}/documents", f"/api/conversations/{found.own_conversation}"):
-            assert (await found.ask(found.mallory, "GET", path)).status_code == 200
-        assert (await found.ask(found.mallory, "GET", own)).json()["settings"] == {}
+    async with tenants(tmp_path, "member") as pair:
+        own_path = f"/api/domains/{pair.own_domain}"
+        for path in (own_path, f"{own_path}/documents", f"/api/conversations/{pair.own_conversation}"):
+            assert (await pair.ask(pair.mallory, "GET", path)).status_code == 200
+        assert (await pair.ask(pair.mallory, "GET", own_path)).json()["settings"] == {}
         for method, path in [
-            ("PATCH", own),
-            ("DELETE", own),
-            ("GET", f"{own}/roles"),
-            ("POST", f"{own}/documents"),
-            ("GET", f"{own}/mcp-servers"),
-            ("GET", f"{own}/secrets"),
-            ("PUT", f"{own}/secrets/X"),
+            ("PATCH", own_path),
+            ("DELETE", own_path),
+            ("GET", f"{own_path}/roles"),
+            ("POST", f"{own_path}/documents"),
+            ("GET", f"{own_path}/mcp-servers"),
+            ("GET", f"{own_path}/secrets"),
+            ("PUT", f"{own_path}/secrets/X"),
             ("POST", "/api/domains"),
             ("GET", "/api/keys"),
             ("GET", "/api/audit"),
         ]:
-            response = await found.ask(found.mallory, method, path, {})
+            response = await pair.ask(pair.mallory, method, path, {})
             assert (response.status_code, response.json()["error"]["code"]) == (403, "FORBIDDEN"), path
-        assert await count_refused(found.rig, "mallory", "FORBIDDEN") == 10
+        assert await count_refused(pair.rig, "mallory", "FORBIDDEN") == 10
 
 
 async def test_an_admin_can_change_the_domain_but_not_create_or_delete_one(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found:
-        own = f"/api/domains/{found.own_domain}"
-        changed = await found.ask(found.mallory, "PATCH", own, {"settings": {"tone": "formal"}})
-        assert changed.json()["settings"]["tone"] == "formal"
-        assert (await found.ask(found.mallory, "DELETE", own)).status_code == 403
-        assert (await found.ask(found.mallory, "POST", "/api/domains", {"name": "Mine"})).status_code == 403
-        (row,) = await audited(found.rig, action="domain.update")
-        assert (row["actor"], row["target"], row["details"]["settings"]) == ("mallory", found.own_domain, ["tone"])
+    async with tenants(tmp_path) as pair:
+        own_path = f"/api/domains/{pair.own_domain}"
+        response = await pair.ask(pair.mallory, "PATCH", own_path, {"settings": {"tone": "formal"}})
+        assert response.json()["settings"]["tone"] == "formal"
+        assert (await pair.ask(pair.mallory, "DELETE", own_path)).status_code == 403
+        assert (await pair.ask(pair.mallory, "POST", "/api/domains", {"name": "Mine"})).status_code == 403
+        (row,) = await audited(pair.rig, action="domain.update")
+        assert (row["actor"], row["target"], row["details"]["settings"]) == ("mallory", pair.own_domain, ["tone"])
 
 
 async def test_a_conversation_is_gone_for_a_user_whose_new_key_no_longer_names_its_domain(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found:
-        other = await found.rig.domain()
-        narrowed = await make_key(found.rig, "ann", "member", other)
-        path = f"/api/conversations/{found.ids['conversation']}"
-        assert (await found.ask(found.ann, "GET", path)).status_code == 200
-        assert (await found.ask(narrowed, "GET", path)).status_code == 404
-        assert (await found.ask(narrowed, "GET", f"/api/turns/{found.ids['turn']}")).status_code == 404
-        assert (await found.ask(narrowed, "GET", "/api/conversations")).json()["total"] == 0
+    async with tenants(tmp_path) as pair:
+        other_domain = await pair.rig.domain()
+        narrowed = await make_key(pair.rig, "ann", "member", other_domain)
+        path = f"/api/conversations/{pair.ids['conversation']}"
+        assert (await pair.ask(pair.ann, "GET", path)).status_code == 200
+        assert (await pair.ask(narrowed, "GET", path)).status_code == 404
+        assert (await pair.ask(narrowed, "GET", f"/api/turns/{pair.ids['turn']}")).status_code == 404
+        assert (await pair.ask(narrowed, "GET", "/api/conversations")).json()["total"] == 0
 
 
 async def test_two_keys_of_a_user_share_the_users_data(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found:
-        second = await make_key(found.rig, "ann", "member", found.ids["domain"])
-        shown = (await found.ask(second, "GET", "/api/conversations")).json()["items"]
-        assert [(each["id"], each["ownerId"]) for each in shown] == [(found.ids["conversation"], "ann")]
+    async with tenants(tmp_path) as pair:
+        second = await make_key(pair.rig, "ann", "member", pair.ids["domain"])
+        conversations = (await pair.ask(second, "GET", "/api/conversations")).json()["items"]
+        assert [(conversation["id"], conversation["ownerId"]) for conversation in conversations] == [
+            (pair.ids["conversation"], "ann")
+        ]
 
 
 async def test_operators_cannot_read_conversations_of_others(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found:
-        root = await make_key(found.rig, "root", "operator")
-        assert (await found.ask(root, "GET", f"/api/domains/{found.ids['domain']}")).status_code == 200
-        path = f"/api/conversations/{found.ids['conversation']}"
-        assert (await found.ask(root, "GET", path)).status_code == 404
+    async with tenants(tmp_path) as pair:
+        root = await make_key(pair.rig, "root", "operator")
+        assert (await pair.ask(root, "GET", f"/api/domains/{pair.ids['domain']}")).status_code == 200
+        path = f"/api/conversations/{pair.ids['conversation']}"
+        assert (await pair.ask(root, "GET", path)).status_code == 404

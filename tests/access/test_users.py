@@ -23,13 +23,13 @@ async def key_for(rig: Rig, name: str, **rights: object) -> dict[str, str]:
     """Create a user with a key that permits everything the user may do; return its header."""
     as_operator(rig)
     await rig.ok("POST", "/api/users", {"name": name, **rights})
-    made = await rig.ok("POST", "/api/keys", {"user": name})
-    return bearer(made["key"])
+    created = await rig.ok("POST", "/api/keys", {"user": name})
+    return bearer(created["key"])
 
 
 def record(**fields: object) -> UserRecord:
-    given = {"id": "ann", "number": 1, "created_at": now(), "updated_at": now(), **fields}
-    return UserRecord(**given)  # type: ignore[arg-type]
+    columns = {"id": "ann", "number": 1, "created_at": now(), "updated_at": now(), **fields}
+    return UserRecord(**columns)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,17 @@ def test_a_key_permits_at_most_its_users_rights(
 
 async def test_an_author_writes_roles_and_nothing_else_of_a_domain(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         author = await key_for(rig, "ann", grants={domain: "author"})
         path = f"/api/domains/{domain}"
         rig.http.headers.update(author)
         assert (await rig.ok("PUT", f"{path}/roles/clerk", ROLE))["id"] == "clerk"
         assert "clerk" in str(await rig.ok("GET", f"{path}/roles"))
         assert (await rig.ok("GET", f"{path}/role-findings"))["items"] == []
-        assert (await rig.refused("PUT", f"/api/domains/{other}/roles/clerk", ROLE))[:2] == (404, "DOMAIN_NOT_FOUND")
+        assert (await rig.refused("PUT", f"/api/domains/{other_domain}/roles/clerk", ROLE))[:2] == (
+            404,
+            "DOMAIN_NOT_FOUND",
+        )
         for method, place, body in [
             ("PATCH", "", {"settings": {"tone": "formal"}}),
             ("PUT", "/secrets/X", {"value": "swordfish"}),
@@ -80,13 +83,13 @@ async def test_an_author_writes_roles_and_nothing_else_of_a_domain(tmp_path: Pat
         await rig.ok("DELETE", f"{path}/roles/clerk")
         rig.http.headers.update(author)
         await rig.ok("PUT", f"{path}/prompt-components/tone.md", {"content": "Answer in verse."})
-        (written,) = (await rig.ok("GET", f"{path}/prompt-components"))["items"]
-        assert (written["name"], written["content"]) == ("tone.md", "Answer in verse.")
+        (component,) = (await rig.ok("GET", f"{path}/prompt-components"))["items"]
+        assert (component["name"], component["content"]) == ("tone.md", "Answer in verse.")
         assert "Answer in verse." in str(await rig.ok("GET", f"{path}/effective-prompt"))
         for name in ("../x.md", "x.txt", ".x.md", "a b.md"):
             quoted = name.replace("/", "%2F").replace(" ", "%20")
-            refused = await rig.http.put(f"{path}/prompt-components/{quoted}", json={"content": "x"})
-            assert refused.status_code in (404, 422), name
+            response = await rig.http.put(f"{path}/prompt-components/{quoted}", json={"content": "x"})
+            assert response.status_code in (404, 422), name
         await rig.ok("DELETE", f"{path}/prompt-components/tone.md")
         assert (await rig.refused("DELETE", f"{path}/prompt-components/tone.md"))[1] == "COMPONENT_NOT_FOUND"
         assert [row["action"] for row in await audited(rig, actor="ann", outcome="done")] == [
@@ -102,13 +105,13 @@ async def test_a_key_for_a_new_name_creates_its_user_and_one_with_more_rights_ra
         first, second = await rig.domain(), await rig.domain()
         await make_key(rig, "ann", "member", first)
         await make_key(rig, "ann", "admin", second)
-        shown = await rig.ok("GET", "/api/users/ann")
-        assert (shown["grants"], shown["operator"], shown["state"]) == (
+        account = await rig.ok("GET", "/api/users/ann")
+        assert (account["grants"], account["operator"], account["state"]) == (
             {first: "member", second: "admin"},
             False,
             "active",
         )
-        assert len(shown["keys"]) == 2
+        assert len(account["keys"]) == 2
         assert (await rig.refused("POST", "/api/keys", {"user": "ben"}))[:2] == (404, "USER_NOT_FOUND")
         actions = [row["action"] for row in await audited(rig, outcome="done") if row["target"] == "ann"]
         assert actions == ["user.update", "user.create"]
@@ -116,14 +119,14 @@ async def test_a_key_for_a_new_name_creates_its_user_and_one_with_more_rights_ra
 
 async def test_rights_taken_from_a_user_end_in_keys_and_open_connections(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         ann = await key_for(rig, "ann", grants={domain: "admin"})
         ben = await make_key(rig, "ben", "member", domain)
         async with socket(address, **ann) as open_socket, socket(address, key=ben) as bens:
-            await rig.ok("PATCH", "/api/users/ann", {"grants": {domain: "admin", other: "member"}})
+            await rig.ok("PATCH", "/api/users/ann", {"grants": {domain: "admin", other_domain: "member"}})
             assert await open_socket.ask("ping") == {"type": "pong"}  # additional rights end nothing
-            assert (await rig.http.get(f"/api/domains/{other}", headers=ann)).status_code == 200
-            await rig.ok("PATCH", "/api/users/ann", {"grants": {domain: "member", other: "member"}})
+            assert (await rig.http.get(f"/api/domains/{other_domain}", headers=ann)).status_code == 200
+            await rig.ok("PATCH", "/api/users/ann", {"grants": {domain: "member", other_domain: "member"}})
             assert await open_socket.close_code() == 1008
             assert await bens.ask("ping") == {"type": "pong"}
         patched = await rig.http.patch(f"/api/domains/{domain}", json={"settings": {}}, headers=ann)
@@ -144,8 +147,8 @@ async def test_a_disabled_user_is_refused_at_once_until_enabled(tmp_path: Path) 
         assert (await rig.refused("POST", "/api/keys", {"user": "ann"}))[:2] == (422, "VALIDATION_ERROR")
         await rig.ok("POST", "/api/users/ann/enable")
         assert (await rig.http.get("/api/domains", headers=ann)).status_code == 200
-        done = [row["action"] for row in await audited(rig, target="ann", outcome="done")]
-        assert done == ["user.enable", "user.disable", "user.create"]
+        actions = [row["action"] for row in await audited(rig, target="ann", outcome="done")]
+        assert actions == ["user.enable", "user.disable", "user.create"]
 
 
 async def ticket_opens(address: str, ticket: str) -> bool:
@@ -173,4 +176,4 @@ async def test_a_user_with_invalid_fields_is_not_created(tmp_path: Path, body: J
         await rig.ok("POST", "/api/users", {"name": "taken"})
         status, code, message = await rig.refused("POST", "/api/users", body)
         assert (status, code, message.split(":")[0]) == (422, "VALIDATION_ERROR", path)
-        assert [each["name"] for each in (await rig.ok("GET", "/api/users"))["items"]] == ["taken"]
+        assert [user["name"] for user in (await rig.ok("GET", "/api/users"))["items"]] == ["taken"]

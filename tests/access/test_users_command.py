@@ -28,28 +28,30 @@ async def test_an_operator_manages_users_and_an_author_pushes_roles(tmp_path: Pa
     (folder / "clerk.role.md").write_text(ROLE)
     (folder / "calm.thought.md").write_text(THOUGHT)
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
-        domain, other = await rig.domain(), await rig.domain()
+        domain, other_domain = await rig.domain(), await rig.domain()
         root = await make_key(rig, "root", "operator")
-        made = await run(address, root, "users", "create", "ann", "--grant", f"{domain}=author")
-        assert (made.exit_code, made.stdout) == (0, f"ann: {domain}=author\n")
+        created = await run(address, root, "users", "create", "ann", "--grant", f"{domain}=author")
+        assert (created.exit_code, created.stdout) == (0, f"ann: {domain}=author\n")
         key = (await run(address, root, "keys", "create", "--user", "ann")).stdout.strip()
         pushed = await run(address, key, "roles", "push", domain, str(tmp_path / "mine"))
         assert (pushed.exit_code, len(pushed.stdout.splitlines())) == (0, 2), pushed.output
         role = await rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
         assert "Slowly." in role["text"]
-        changed = await run(address, root, "users", "change", "ann", "--grant", f"{other}=member", "--remove", domain)
-        assert changed.stdout == f"ann: {other}=member\n"
-        refused = await run(address, key, "roles", "push", domain, str(tmp_path / "mine"))
-        assert refused.exit_code == 1
+        result = await run(
+            address, root, "users", "change", "ann", "--grant", f"{other_domain}=member", "--remove", domain
+        )
+        assert result.stdout == f"ann: {other_domain}=member\n"
+        refusal = await run(address, key, "roles", "push", domain, str(tmp_path / "mine"))
+        assert refusal.exit_code == 1
         (folder / "clerk.role.md").write_text("half")
-        broken = await run(address, root, "roles", "push", domain, str(tmp_path / "mine"))
-        assert (broken.exit_code, broken.stdout) == (1, "")
+        failed_push = await run(address, root, "roles", "push", domain, str(tmp_path / "mine"))
+        assert (failed_push.exit_code, failed_push.stdout) == (1, "")
         assert (await run(address, root, "users", "create", "x", "--grant", "nonsense")).exit_code == 2
         assert (await run(address, root, "users", "disable", "ann")).exit_code == 0
         assert "ann\tdisabled\tlocal" in (await run(address, root, "users", "list")).stdout
         assert (await run(address, root, "users", "enable", "ann")).exit_code == 0
-        asked = await run(address, root, "users", "erase", "ann")
-        assert asked.exit_code == 1, "nobody said yes"
+        erasure = await run(address, root, "users", "erase", "ann")
+        assert erasure.exit_code == 1, "nobody said yes"
         assert re.search(r"usage stays under #\d+", (await run(address, root, "users", "erase", "ann", "--yes")).stdout)
         assert "ann" not in (await run(address, root, "users", "list")).stdout
 
@@ -59,18 +61,18 @@ async def test_the_first_key_explains_its_effect_and_is_an_operators(tmp_path: P
         domain = await rig.domain()
         local = rig.application.access.local_key
         member = ("keys", "create", "--user", "ann", "--role", "member", "--domain")
-        wrong = await run(address, local, *member, "nope")
-        assert (wrong.exit_code, (await rig.ok("GET", "/api/keys"))["items"]) == (1, []), "nothing has changed"
-        made = await run(address, local, *member, domain)
-        assert made.exit_code == 0, made.output
-        (key,) = made.stdout.split()
-        assert "From now on this server asks everyone for a key." in made.stderr
-        assert "who may do everything" in made.stderr
-        for shown, operator in ((key, False), (made.stderr.split()[-1], True)):
-            who = await rig.ok("GET", "/api/auth", headers={"authorization": f"Bearer {shown}"})
-            assert who["operator"] is operator
-        later = await run(address, local, *member, domain)
-        assert (later.exit_code, later.stderr.count("\n")) == (0, 1)
+        failed_create = await run(address, local, *member, "nope")
+        assert (failed_create.exit_code, (await rig.ok("GET", "/api/keys"))["items"]) == (1, []), "nothing has changed"
+        created = await run(address, local, *member, domain)
+        assert created.exit_code == 0, created.output
+        (key,) = created.stdout.split()
+        assert "From now on this server asks everyone for a key." in created.stderr
+        assert "who may do everything" in created.stderr
+        for created_key, operator in ((key, False), (created.stderr.split()[-1], True)):
+            identity = await rig.ok("GET", "/api/auth", headers={"authorization": f"Bearer {created_key}"})
+            assert identity["operator"] is operator
+        second_key = await run(address, local, *member, domain)
+        assert (second_key.exit_code, second_key.stderr.count("\n")) == (0, 1)
 
 
 LISTS = [
@@ -90,9 +92,9 @@ async def test_every_command_with_a_table_prints_json_on_demand(tmp_path: Path) 
         domain = await rig.domain()
         key = await make_key(rig, "root", "operator")
         for command in LISTS:
-            shown = await run(address, key, *command.format(domain=domain).split(), "--json")
-            assert shown.exit_code == 0, (command, shown.output)
-            assert isinstance(json.loads(shown.stdout), list), command
+            result = await run(address, key, *command.format(domain=domain).split(), "--json")
+            assert result.exit_code == 0, (command, result.output)
+            assert isinstance(json.loads(result.stdout), list), command
         domains = json.loads((await run(address, key, "domains", "list", "--json")).stdout)
         assert domain in [entry["id"] for entry in domains]
 
@@ -100,7 +102,7 @@ async def test_every_command_with_a_table_prints_json_on_demand(tmp_path: Path) 
 def test_the_price_list_prints_json_on_demand(tmp_path: Path) -> None:
     prices = tmp_path / "prices.json"
     prices.write_text(json.dumps({"currency": "EUR", "models": {"claude-x": {"input": "3", "output": "15"}}}))
-    shown = CliRunner().invoke(app, ["models", "prices", str(prices), "--json"])
-    assert shown.exit_code == 0, shown.output
-    (row,) = json.loads(shown.stdout)
+    result = CliRunner().invoke(app, ["models", "prices", str(prices), "--json"])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
     assert (row["model"], row["currency"]) == ("claude-x", "EUR")

@@ -59,21 +59,21 @@ FOREIGN_HOSTS = [
 
 async def status_of(address: str, *protocols: str, **headers: str) -> int:
     """Return the HTTP status that refuses a handshake."""
-    with pytest.raises(InvalidStatus) as refused:
+    with pytest.raises(InvalidStatus) as refusal:
         async with socket(address, *protocols, **headers):
             pass
-    return refused.value.response.status_code
+    return refusal.value.response.status_code
 
 
 async def test_a_page_of_another_origin_gets_nothing_even_with_the_key(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         key = await make_key(rig, "ann", "operator")
         for pages, origin in enumerate(FOREIGN_ORIGINS, 1):
-            given = {"origin": origin, **bearer(key)}
-            refused = await rig.refused("GET", "/api/domains", headers=given)
-            assert (origin, *refused[:2]) == (origin, 403, "FORBIDDEN")
-            assert (await rig.refused("POST", "/api/domains", {"name": "x"}, headers=given))[0] == 403
-            response = await rig.http.request("OPTIONS", "/api/domains", headers=given)
+            headers = {"origin": origin, **bearer(key)}
+            refusal = await rig.refused("GET", "/api/domains", headers=headers)
+            assert (origin, *refusal[:2]) == (origin, 403, "FORBIDDEN")
+            assert (await rig.refused("POST", "/api/domains", {"name": "x"}, headers=headers))[0] == 403
+            response = await rig.http.request("OPTIONS", "/api/domains", headers=headers)
             assert "access-control-allow-origin" not in response.headers
             assert (await rig.ok("GET", "/api/domains")) == {"items": []}
             assert await count_refused(rig, "anonymous", "FORBIDDEN") == 3 * pages
@@ -83,18 +83,18 @@ async def test_a_dns_rebound_host_is_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         key = await make_key(rig, "ann", "operator")
         for pages, host in enumerate(FOREIGN_HOSTS, 1):
-            given = {"host": host, "origin": f"http://{host}", **bearer(key)}
-            refused = await rig.refused("GET", "/api/domains", headers=given)
-            assert (host, *refused[:2]) == (host, 403, "FORBIDDEN")
-            assert (await rig.refused("GET", "/api/ready", headers=given))[0] == 403
+            headers = {"host": host, "origin": f"http://{host}", **bearer(key)}
+            refusal = await rig.refused("GET", "/api/domains", headers=headers)
+            assert (host, *refusal[:2]) == (host, 403, "FORBIDDEN")
+            assert (await rig.refused("GET", "/api/ready", headers=headers))[0] == 403
             assert await count_refused(rig, "anonymous", "FORBIDDEN") == 2 * pages
 
 
 async def test_a_request_with_two_hosts_is_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         transport = httpx2.ASGITransport(rig.application.app)
-        twice = [("host", "127.0.0.1"), ("host", "evil.example")]
-        async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=twice, transport=transport) as http:
+        doubled_host = [("host", "127.0.0.1"), ("host", "evil.example")]
+        async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=doubled_host, transport=transport) as http:
             assert (await http.get("/api/ready")).status_code == 403
 
 
@@ -104,8 +104,8 @@ async def test_beyond_loopback_only_configured_host_names_are_served(tmp_path: P
     async with Rig(tmp_path, host="0.0.0.0", allowed_hosts="chat.example.org, Other.example") as rig:
         as_operator(rig)
         for host in ("chat.example.org", "CHAT.example.org:443", "other.example", "10.1.2.3:8000", "[::1]:80"):
-            given = {"host": host, "origin": f"https://{host}"}
-            assert (await rig.http.get("/api/domains", headers=given)).status_code == 200, host
+            headers = {"host": host, "origin": f"https://{host}"}
+            assert (await rig.http.get("/api/domains", headers=headers)).status_code == 200, host
         for host in ("evil.example", "chat.example.org.evil.example", "xchat.example.org", ""):
             assert (await rig.refused("GET", "/api/domains", headers={"host": host}))[0] == 403, host
         assert (await rig.http.get("/api/ready", headers={"authorization": ""})).status_code == 200
@@ -136,36 +136,36 @@ async def test_a_key_in_the_address_is_refused_even_beside_a_valid_one(tmp_path:
                 status, code, message = await rig.refused("GET", f"/api/conversations?{query}", headers=headers)
                 assert (template, status, code) == (template, 401, "UNAUTHENTICATED")
                 assert key not in message
-            with pytest.raises(InvalidStatus) as refused:
+            with pytest.raises(InvalidStatus) as refusal:
                 async with connect(f"ws://{address}/ws?{query}", additional_headers=bearer(key), proxy=None):
                     pass
-            assert refused.value.response.status_code == 401
+            assert refusal.value.response.status_code == 401
             assert await count_refused(rig, "anonymous", "UNAUTHENTICATED") == 3 * addresses
         assert key not in str(await audited(rig))
 
 
 async def test_a_ticket_opens_one_socket_and_is_answered_with_the_dialect_only(tmp_path: Path) -> None:
-    async with tenants(tmp_path) as found, serving(found.rig.application.app) as address:
-        made = (await found.ask(found.mallory, "POST", "/api/ws-tickets")).json()
-        assert made["expiresInSeconds"] == 30
-        ticket = made["subprotocol"]
-        async with socket(address, ticket, "agentic-rag.native") as opened:
-            assert opened.connection.subprotocol == "agentic-rag.native"
-            theirs = await opened.ask("subscribe", conversationId=found.ids["conversation"])
-            assert theirs["code"] == "CONVERSATION_NOT_FOUND"
-            own = await opened.ask("subscribe", conversationId=found.own_conversation)
-            assert own["type"] == "subscribed"
+    async with tenants(tmp_path) as pair, serving(pair.rig.application.app) as address:
+        issued = (await pair.ask(pair.mallory, "POST", "/api/ws-tickets")).json()
+        assert issued["expiresInSeconds"] == 30
+        ticket = issued["subprotocol"]
+        async with socket(address, ticket, "agentic-rag.native") as client:
+            assert client.connection.subprotocol == "agentic-rag.native"
+            refusal = await client.ask("subscribe", conversationId=pair.ids["conversation"])
+            assert refusal["code"] == "CONVERSATION_NOT_FOUND"
+            subscription = await client.ask("subscribe", conversationId=pair.own_conversation)
+            assert subscription["type"] == "subscribed"
         assert await status_of(address, ticket, "agentic-rag.native") == 401
-        assert await count_refused(found.rig, "anonymous", "UNAUTHENTICATED") == 1
-        assert made["ticket"] not in str(await audited(found.rig))
+        assert await count_refused(pair.rig, "anonymous", "UNAUTHENTICATED") == 1
+        assert issued["ticket"] not in str(await audited(pair.rig))
 
 
-@pytest.mark.parametrize("offered", ["ticket.", "ticket.x", "ticket.{cut}", "ticket.{key}"])
-async def test_an_unknown_ticket_opens_no_socket(tmp_path: Path, offered: str) -> None:
+@pytest.mark.parametrize("protocol", ["ticket.", "ticket.x", "ticket.{cut}", "ticket.{key}"])
+async def test_an_unknown_ticket_opens_no_socket(tmp_path: Path, protocol: str) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         key = await make_key(rig, "ann", "operator")
         ticket = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["ticket"]
-        assert await status_of(address, offered.format(cut=ticket[:-1], key=key)) == 401
+        assert await status_of(address, protocol.format(cut=ticket[:-1], key=key)) == 401
         assert await status_of(address) == 401
         assert await status_of(address, "ticket." + ticket, **bearer(key)) == 401  # two credentials are ambiguous
         assert await count_refused(rig, "anonymous", "UNAUTHENTICATED") == 3
@@ -175,8 +175,8 @@ async def test_a_ticket_of_a_revoked_key_opens_no_socket(tmp_path: Path) -> None
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         key = await make_key(rig, "ann", "operator")
         ticket = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["subprotocol"]
-        (stored,) = (await rig.ok("GET", "/api/keys"))["items"]
-        await rig.ok("DELETE", f"/api/keys/{stored['id']}")
+        (key_row,) = (await rig.ok("GET", "/api/keys"))["items"]
+        await rig.ok("DELETE", f"/api/keys/{key_row['id']}")
         assert await status_of(address, ticket) == 401
 
 
@@ -187,28 +187,28 @@ async def test_endless_ticket_requests_are_bounded(tmp_path: Path) -> None:
         for _ in range(MAX_TICKETS):
             last = (await rig.ok("POST", "/api/ws-tickets", headers=bearer(key)))["subprotocol"]
         assert await status_of(address, first) == 401
-        async with socket(address, last) as opened:
-            assert await opened.ask("ping") == {"type": "pong"}
+        async with socket(address, last) as client:
+            assert await client.ask("ping") == {"type": "pong"}
 
 
 async def test_a_flood_of_sockets_ends_at_the_keys_limit_and_affects_no_other_key(tmp_path: Path) -> None:
     async with Rig(tmp_path, connections_per_key=3) as rig, serving(rig.application.app) as address:
-        key, other = [await make_key(rig, name, "operator") for name in ("eve", "ann")]
-        async with socket(address, key=key), socket(address, key=key), socket(address, key=key) as held:
+        key, other_key = [await make_key(rig, name, "operator") for name in ("eve", "ann")]
+        async with socket(address, key=key), socket(address, key=key), socket(address, key=key) as last_client:
             for _ in range(5):
-                with pytest.raises(InvalidStatus) as refused:
+                with pytest.raises(InvalidStatus) as refusal:
                     async with socket(address, key=key):
                         pass
-                assert refused.value.response.status_code == 429
-                assert int(refused.value.response.headers["retry-after"]) >= 1
-            assert await held.ask("ping") == {"type": "pong"}
-            async with socket(address, key=other) as unhurt:
-                assert await unhurt.ask("ping") == {"type": "pong"}
+                assert refusal.value.response.status_code == 429
+                assert int(refusal.value.response.headers["retry-after"]) >= 1
+            assert await last_client.ask("ping") == {"type": "pong"}
+            async with socket(address, key=other_key) as other_client:
+                assert await other_client.ask("ping") == {"type": "pong"}
         with anyio.fail_after(240):
             while True:  # the server learns of the three closed clients
                 try:
-                    async with socket(address, key=key) as again:
-                        assert await again.ask("ping") == {"type": "pong"}
+                    async with socket(address, key=key) as client:
+                        assert await client.ask("ping") == {"type": "pong"}
                         break
                 except InvalidStatus:
                     await pause()
@@ -219,11 +219,11 @@ async def test_a_flood_of_sockets_ends_at_the_keys_limit_and_affects_no_other_ke
 
 async def test_a_flood_of_requests_is_refused_with_a_retry_time_and_writes_few_audit_rows(tmp_path: Path) -> None:
     async with Rig(tmp_path, requests_per_second=0.01) as rig:
-        key, other = [await make_key(rig, name, "operator") for name in ("eve", "ann")]
+        key, other_key = [await make_key(rig, name, "operator") for name in ("eve", "ann")]
         responses = [await rig.http.get("/api/domains", headers=bearer(key)) for _ in range(200)]
         assert [response.status_code for response in responses] == [200] + [429] * 199
         assert int(responses[-1].headers["retry-after"]) > 10
-        assert (await rig.http.get("/api/domains", headers=bearer(other))).status_code == 200
+        assert (await rig.http.get("/api/domains", headers=bearer(other_key))).status_code == 200
         rows = await audited(rig, actor="eve", outcome="refused")
         assert sum(row["count"] for row in rows) == 199
         assert len(rows) == 2
@@ -236,15 +236,15 @@ async def test_a_flood_of_messages_is_refused_over_rest_and_sockets_alike(tmp_pa
         key = await make_key(rig, "eve", "member", domain)
         conversation = (await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=bearer(key)))["id"]
         path, body = f"/api/conversations/{conversation}/messages", {"content": "Hi"}
-        given = {**bearer(key), "accept": "application/json"}
-        statuses = [(await rig.http.post(path, json=body, headers=given)).status_code for _ in range(4)]
+        headers = {**bearer(key), "accept": "application/json"}
+        statuses = [(await rig.http.post(path, json=body, headers=headers)).status_code for _ in range(4)]
         assert statuses == [202, 409, 409, 429]
         with anyio.fail_after(PATIENCE):
             await stalled.reached.wait()  # an earlier interrupt would come before the model call
         async with socket(address, key=key) as eve:
-            refused = await eve.ask("message", conversationId=conversation, content="Hi")
-            assert (refused["type"], refused["code"]) == ("error", "RATE_LIMITED")
-            assert refused["details"]["retryAfter"] > 0
+            refusal = await eve.ask("message", conversationId=conversation, content="Hi")
+            assert (refusal["type"], refusal["code"]) == ("error", "RATE_LIMITED")
+            assert refusal["details"]["retryAfter"] > 0
             assert await eve.ask("ping") == {"type": "pong"}
             await eve.say("interrupt", conversationId=conversation)
         assert await count_refused(rig, "eve", "RATE_LIMITED") == 2
@@ -268,13 +268,13 @@ async def test_subscriptions_are_limited_over_all_sockets_of_a_key(tmp_path: Pat
         key = await make_key(rig, "eve", "member", domain)
         rig.http.headers.update(bearer(key))
         ids = [(await rig.ok("POST", "/api/conversations", {"domainId": domain}))["id"] for _ in range(3)]
-        async with socket(address, key=key) as one, socket(address, key=key) as two:
-            assert (await one.ask("subscribe", conversationId=ids[0]))["type"] == "subscribed"
-            assert (await two.ask("subscribe", conversationId=ids[1]))["type"] == "subscribed"
-            assert (await two.ask("subscribe", conversationId=ids[2]))["code"] == "RATE_LIMITED"
-            assert (await two.ask("subscribe", conversationId=ids[1]))["type"] == "subscribed"
-            await two.say("unsubscribe", conversationId=ids[1])
-            assert (await two.ask("subscribe", conversationId=ids[2]))["type"] == "subscribed"
+        async with socket(address, key=key) as first_client, socket(address, key=key) as second_client:
+            assert (await first_client.ask("subscribe", conversationId=ids[0]))["type"] == "subscribed"
+            assert (await second_client.ask("subscribe", conversationId=ids[1]))["type"] == "subscribed"
+            assert (await second_client.ask("subscribe", conversationId=ids[2]))["code"] == "RATE_LIMITED"
+            assert (await second_client.ask("subscribe", conversationId=ids[1]))["type"] == "subscribed"
+            await second_client.say("unsubscribe", conversationId=ids[1])
+            assert (await second_client.ask("subscribe", conversationId=ids[2]))["type"] == "subscribed"
 
 
 async def test_endless_anonymous_refusals_do_not_fill_the_audit_log(tmp_path: Path) -> None:
@@ -309,10 +309,10 @@ async def test_an_event_stream_and_a_refused_handshake_have_these_headers_too(tm
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["x-content-type-options"] == "nosniff"
         assert response.headers.get_list("cache-control") == ["no-store"]
-        with pytest.raises(InvalidStatus) as refused:
+        with pytest.raises(InvalidStatus) as refusal:
             async with socket(address, origin="null"):
                 pass
-        assert refused.value.response.headers["x-content-type-options"] == "nosniff"
+        assert refusal.value.response.headers["x-content-type-options"] == "nosniff"
 
 
 async def test_a_trailing_slash_reveals_nothing_without_a_key(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ def members_of(contents: Mapping[str, bytes]) -> list[ZipMember]:
 @given(st.dictionaries(NAMES, st.binary(max_size=200), max_size=8))
 def test_archive_members_are_read_back_and_the_size_is_computed_before_writing(contents: dict[str, bytes]) -> None:
     members = members_of(contents)
-    whole = b"".join(write_zip(members))
-    assert len(whole) == measure_zip(members)
-    assert whole == b"".join(write_zip(members))
-    with open_zip(io.BytesIO(whole)) as archive:
+    content = b"".join(write_zip(members))
+    assert len(content) == measure_zip(members)
+    assert content == b"".join(write_zip(members))
+    with open_zip(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
         assert {info.filename: archive.read(info) for info in archive.infolist()} == contents
         assert {info.date_time for info in archive.infolist()} <= {(1980, 1, 1, 0, 0, 0)}
@@ -50,14 +50,14 @@ def test_the_computed_size_includes_zip64_extensions() -> None:
     assert measure(5 * 2**30) - 5 * 2**30 == measure(1) - 1 + (20 + 8) + (4 + 16) + (4 + 8) + end
 
 
-def repeat_entry(times: int, stated: int) -> bytes:
+def repeat_entry(times: int, stated_count: int) -> bytes:
     """Return a zip whose file list repeats one entry, and whose end record states another number of entries."""
-    whole = b"".join(write_zip(members_of({"a.md": b"text"})))
-    at = whole.index(b"PK\1\2")
-    end = whole.index(b"PK\5\6")
-    entries = whole[at:end] * times
-    tail = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, stated, stated, len(entries), at, 0)
-    return whole[:at] + entries + tail
+    content = b"".join(write_zip(members_of({"a.md": b"text"})))
+    start = content.index(b"PK\1\2")
+    end = content.index(b"PK\5\6")
+    entries = content[start:end] * times
+    tail = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, stated_count, stated_count, len(entries), start, 0)
+    return content[:start] + entries + tail
 
 
 def test_a_zip_with_too_many_entries_is_refused_although_it_states_one() -> None:
@@ -72,10 +72,10 @@ def test_a_zip_directory_with_too_many_bytes_is_refused_by_either_end_record() -
     with pytest.raises(ZipTooLarge, match="more than 65600 bytes"):
         open_zip(io.BytesIO(plain), list_bytes=65_600)
     end = plain.index(b"PK\5\6")
-    at = plain.index(b"PK\1\2")
-    record = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, end - at, at)
+    start = plain.index(b"PK\1\2")
+    record = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, 1, 1, end - start, start)
     locator = struct.pack("<4sIQI", b"PK\6\7", 0, end, 1)
-    small = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 46, at, 0)  # `zipfile` trusts the record before it
+    small = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 46, start, 0)  # `zipfile` trusts the record before it
     with pytest.raises(ZipTooLarge):
         open_zip(io.BytesIO(plain[:end] + record + locator + small), list_bytes=65_600)
 

@@ -21,7 +21,7 @@ def private_files() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def data_and_backup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Return a filled data folder whose server has stopped, and its backup with the key. No test changes them."""
     if POSTGRESQL:
         pytest.skip("SQLite: the folder has a file")

@@ -126,8 +126,8 @@ async def fill_all(folder: Path) -> Filled:
         domain = await rig.domain(**_ALLOWED, memory={"extract": "after-turn"})
         await asyncio.to_thread(_write_files, rig.settings.data, domain)
         await rig.upload(domain, "pump.md", DOCUMENT)
-        gone = await rig.upload(domain, "gone.md", b"# Gone\n\nNobody needs it.\n")
-        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{gone['id']}")
+        deleted_document = await rig.upload(domain, "gone.md", b"# Gone\n\nNobody needs it.\n")
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{deleted_document['id']}")
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/TOKEN", {"value": SECRET})
         budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "month", "hard": 1_000_000_000}
         await rig.ok("PUT", "/api/budgets", budget)
@@ -138,33 +138,36 @@ async def fill_all(folder: Path) -> Filled:
         await rig.ok("POST", "/api/auth/sign-in", login, headers={"x-requested-with": "page", "authorization": ""})
         rig.http.cookies.clear()
         rig.http.headers.update(bearer(key))
-        talk, waiting = await rig.conversation(domain), await rig.conversation(domain, title="Later")
-        await rig.ok("PATCH", f"/api/conversations/{talk}", {"folder": FOLDER})
-        await _talk(rig, talk)
+        conversation, waiting_conversation = (
+            await rig.conversation(domain),
+            await rig.conversation(domain, title="Later"),
+        )
+        await rig.ok("PATCH", f"/api/conversations/{conversation}", {"folder": FOLDER})
+        await _talk(rig, conversation)
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {"promptx_remember": "ask"}}})
-        path, at_once = f"/api/conversations/{waiting}/messages", {"accept": "application/json"}
-        await rig.ok("POST", path, {"content": "Remember later"}, headers=at_once)
+        path, json_headers = f"/api/conversations/{waiting_conversation}/messages", {"accept": "application/json"}
+        await rig.ok("POST", path, {"content": "Remember later"}, headers=json_headers)
         await open_wait(rig)
-        await _keep_rows(rig, talk, domain)
-        return Filled(rig.settings.data, key, domain, talk, waiting)
+        await _keep_rows(rig, conversation, domain)
+        return Filled(rig.settings.data, key, domain, conversation, waiting_conversation)
 
 
-async def _talk(rig: Rig, talk: str) -> None:
+async def _talk(rig: Rig, conversation: str) -> None:
     """Cause tool calls, a delegate, images, an attachment, branches and a compaction."""
     picture = {"mediaType": "image/png", "data": base64.b64encode(png()).decode()}
     for words in ("Search", "Remember at once", "Delegate"):
-        await rig.say(talk, words)
-    events = await rig.say(talk, "What is it?", images=[picture])
-    (attached,) = await attach(rig, talk, ("terms.md", b"# Terms\n\nThe pump is rented for a year.\n"))
+        await rig.say(conversation, words)
+    events = await rig.say(conversation, "What is it?", images=[picture])
+    (attached,) = await attach(rig, conversation, ("terms.md", b"# Terms\n\nThe pump is rented for a year.\n"))
     for number in range(7):
-        await rig.say(talk, f"Question {number}?", attachments=[] if number else [attached["id"]])
-    shown = await rig.ok("GET", f"/api/conversations/{talk}/messages")
+        await rig.say(conversation, f"Question {number}?", attachments=[] if number else [attached["id"]])
+    messages = await rig.ok("GET", f"/api/conversations/{conversation}/messages")
     feedback = {"rating": "down", "reason": "It holds more."}
-    await rig.ok("PUT", f"/api/conversations/{talk}/messages/{shown['items'][-1]['id']}/feedback", feedback)
-    await rig.ok("POST", f"/api/conversations/{talk}/compact")
-    last = (await rig.say(talk, "How much does the pump hold?"))[0]["userMessageId"]
-    assert last != events[0]["userMessageId"]
-    path = f"/api/conversations/{talk}/messages/{last}/edit"
+    await rig.ok("PUT", f"/api/conversations/{conversation}/messages/{messages['items'][-1]['id']}/feedback", feedback)
+    await rig.ok("POST", f"/api/conversations/{conversation}/compact")
+    last_message = (await rig.say(conversation, "How much does the pump hold?"))[0]["userMessageId"]
+    assert last_message != events[0]["userMessageId"]
+    path = f"/api/conversations/{conversation}/messages/{last_message}/edit"
     assert (await rig.http.post(path, json={"content": BRANCHED})).is_success
 
 
@@ -189,19 +192,19 @@ async def _ask_for_a_program(rig: Rig, domain: str) -> None:
     await rig.ok("POST", path, {"command": "python3", "args": ["./notes.py"]})
 
 
-async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
+async def _keep_rows(rig: Rig, conversation_id: str, domain: str) -> None:
     """Store rows that otherwise need an OpenID provider, minutes, a kill or a large result."""
-    record = await rig.application.database.read(lambda conn: conversations.get(conn, ConversationId(talk)))
+    record = await rig.application.database.read(lambda conn: conversations.get(conn, ConversationId(conversation_id)))
     assert record is not None
     ref, data = new_id("ref"), b"a large result " * 2000
     await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
     payload = payloads.record_of(ref, record.session_id, "text/plain", data)
     expires = later(CENTURY_HOURS * 3600)
-    begun = BegunRecord(
+    begun_sign_in = BegunRecord(
         id="5" * 64, browser_sha256="6" * 64, nonce="n", verifier="v", return_to="/", expires_at=expires
     )
     await rig.application.database.write(lambda conn: payloads.put(conn, payload))
-    await rig.application.database.write(lambda conn: logins.begin(conn, begun, now(), 10))
+    await rig.application.database.write(lambda conn: logins.begin(conn, begun_sign_in, now(), 10))
     await rig.application.database.write(
         lambda conn: collections.put(conn, CollectionRecord(domain_id=domain, updated_at=now()))
     )
@@ -263,7 +266,7 @@ def _put_evaluation(conn: Connection, domain: str) -> None:
 
 def _put_notifications(conn: Connection, conversation: ConversationRecord) -> None:
     """Store a disabled endpoint, schedule and source with their parts, expected labels and a shared link."""
-    domain, at = conversation.domain_id, now()
+    domain, timestamp = conversation.domain_id, now()
     endpoint = EndpointRecord(
         id=new_id("end"),
         domain_id=domain,
@@ -273,8 +276,8 @@ def _put_notifications(conn: Connection, conversation: ConversationRecord) -> No
         events=(EventKind.WAIT_CREATED,),
         enabled=False,
         created_by=USER,
-        created_at=at,
-        updated_at=at,
+        created_at=timestamp,
+        updated_at=timestamp,
     )
     delivery = DeliveryRecord(
         id=new_id("del"),
@@ -286,8 +289,8 @@ def _put_notifications(conn: Connection, conversation: ConversationRecord) -> No
         user_id=USER,
         conversation_id=conversation.id,
         state=DeliveryState.DELIVERED,
-        created_at=at,
-        ended_at=at,
+        created_at=timestamp,
+        ended_at=timestamp,
     )
     schedule = ScheduleRecord(
         id=new_id("sched"),
@@ -298,17 +301,17 @@ def _put_notifications(conn: Connection, conversation: ConversationRecord) -> No
         prompt="News?",
         enabled=False,
         created_by=USER,
-        created_at=at,
-        updated_at=at,
+        created_at=timestamp,
+        updated_at=timestamp,
     )
     firing = FiringRecord(
         id=new_id("fire"),
         schedule_id=schedule.id,
         domain_id=domain,
-        slot=at,
+        slot=timestamp,
         state=FiringState.DONE,
-        created_at=at,
-        ended_at=at,
+        created_at=timestamp,
+        ended_at=timestamp,
     )
     labels = ExpectedLabelsRecord(domain_id=domain, sha256="8" * 64, labels=("board",))
     share = ShareRecord(
@@ -316,7 +319,7 @@ def _put_notifications(conn: Connection, conversation: ConversationRecord) -> No
         session_id=conversation.session_id,
         conversation_id=conversation.id,
         leaf_message_id=MessageId("msg_that_is_gone"),
-        created_at=at,
+        created_at=timestamp,
     )
     source = SourceRecord(
         id=new_id("src"),
@@ -331,17 +334,27 @@ def _put_notifications(conn: Connection, conversation: ConversationRecord) -> No
         max_items=100,
         enabled=False,
         owner_id=USER,
-        created_at=at,
-        updated_at=at,
+        created_at=timestamp,
+        updated_at=timestamp,
     )
     item = SourceItemRecord(
-        source_id=source.id, uri="/srv/share/a.md", domain_id=domain, name="a.md", version="1:1", seen_at=at
+        source_id=source.id, uri="/srv/share/a.md", domain_id=domain, name="a.md", version="1:1", seen_at=timestamp
     )
-    for record in (endpoint, delivery, schedule, firing, labels, share, source, item, *_authorization(domain, at)):
+    for record in (
+        endpoint,
+        delivery,
+        schedule,
+        firing,
+        labels,
+        share,
+        source,
+        item,
+        *_authorization(domain, timestamp),
+    ):
         record.insert(conn)
 
 
-def _authorization(domain: str, at: str) -> tuple[Record, ...]:
+def _authorization(domain: str, timestamp: str) -> tuple[Record, ...]:
     authorization = AuthorizationRecord(
         id=new_id("authz"),
         user_id=USER,
@@ -352,8 +365,8 @@ def _authorization(domain: str, at: str) -> tuple[Record, ...]:
         redirect_uri="http://127.0.0.1/callback",
         resource=f"http://127.0.0.1/mcp/{domain}",
         scopes=("ask",),
-        created_at=at,
-        used_at=at,
+        created_at=timestamp,
+        used_at=timestamp,
         expires_at=later(3600 * CENTURY_HOURS),
     )
     expires = authorization.expires_at
@@ -367,7 +380,13 @@ def _authorization(domain: str, at: str) -> tuple[Record, ...]:
         authorization,
         CodeRecord(id="a" * 64, challenge="c", **own),
         TokenRecord(id="b" * 64, kind=TokenKind.ACCESS, scopes=("ask",), **own),
-        ClientRecord(id=new_id("client"), name="Program", redirect_uris=("https://a/cb",), created_at=at, used_at=at),
+        ClientRecord(
+            id=new_id("client"),
+            name="Program",
+            redirect_uris=("https://a/cb",),
+            created_at=timestamp,
+            used_at=timestamp,
+        ),
         RequestRecord(
             id="c" * 64,
             domain_id=domain,

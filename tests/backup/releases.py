@@ -33,10 +33,10 @@ async def make_fixture(folder: Path, target: Path) -> None:
     await anyio.to_thread.run_sync(_pack, folder, data, json.dumps(filled.to_json()), target)
 
 
-def _pack(folder: Path, data: Path, about: str, target: Path) -> None:
-    packed = io.BytesIO()
-    (folder / ABOUT).write_text(about)
-    with tarfile.open(fileobj=packed, mode="w") as tar:
+def _pack(folder: Path, data: Path, facts: str, target: Path) -> None:
+    archive_bytes = io.BytesIO()
+    (folder / ABOUT).write_text(facts)
+    with tarfile.open(fileobj=archive_bytes, mode="w") as tar:
         tar.add(folder / ABOUT, ABOUT, filter=_anonymous)
         tar.add(folder / "backup.tar.zst", "backup.tar.zst", filter=_anonymous)
         for path in sorted(data.rglob("*")):
@@ -44,7 +44,7 @@ def _pack(folder: Path, data: Path, about: str, target: Path) -> None:
             if inside.parts[0] not in LEFT_OUT and (path.is_file() or path.is_dir()):
                 tar.add(path, f"data/{inside}", recursive=False, filter=_anonymous)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(zstandard.ZstdCompressor(level=19).compress(packed.getvalue()))
+    target.write_bytes(zstandard.ZstdCompressor(level=19).compress(archive_bytes.getvalue()))
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -32,18 +32,20 @@ CHANGED = {"origin", "audit", "audit_head", "documents", "domains", "collections
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
-async def restore_into(folder: Path, backup: Path, **given: Any) -> Restored:
-    return await restore(Plan(backup, folder, folder / DATABASE, **given))
+async def restore_into(folder: Path, backup: Path, **options: Any) -> Restored:
+    return await restore(Plan(backup, folder, folder / DATABASE, **options))
 
 
-async def test_a_restore_is_complete_and_the_doctor_finds_no_problem(made: tuple[Path, Path], tmp_path: Path) -> None:
-    data, backup = made
+async def test_a_restore_is_complete_and_the_doctor_finds_no_problem(
+    data_and_backup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, backup = data_and_backup
     copy = tmp_path / "data"
-    done = await restore_into(copy, backup)
-    assert (done.settled.documents, done.settled.documents_gone, done.settled.payloads_gone) == (1, 0, 0)
+    restored = await restore_into(copy, backup)
+    assert (restored.settled.documents, restored.settled.documents_gone, restored.settled.payloads_gone) == (1, 0, 0)
     before, after = read_rows(data / DATABASE), read_rows(copy / DATABASE)
     assert {name: before[name] for name in before.keys() - CHANGED} == {
         name: after[name] for name in after.keys() - CHANGED
@@ -83,28 +85,28 @@ async def test_local_programs_are_moved_with_their_permission(tmp_path: Path) ->
     shutil.rmtree(data)
     (entry,) = LaunchCatalogue(copy / "mcp").allowed_entries()
     assert isinstance(entry.runs, Program)
-    moved = copy / "mcp" / "local" / "tools" / "x.js"
-    assert entry.runs.names == {"tools/x.js": str(moved)}
-    assert entry.runs.files[str(moved)] == "1" * 64
-    assert moved.read_bytes() == (copy / "mcp" / "bundles" / "ab.mcpb").read_bytes() == b"1;"
-    (workspace,) = (each for each in (copy / "workspaces").iterdir() if each.is_dir())
+    moved_program = copy / "mcp" / "local" / "tools" / "x.js"
+    assert entry.runs.names == {"tools/x.js": str(moved_program)}
+    assert entry.runs.files[str(moved_program)] == "1" * 64
+    assert moved_program.read_bytes() == (copy / "mcp" / "bundles" / "ab.mcpb").read_bytes() == b"1;"
+    (workspace,) = (path for path in (copy / "workspaces").iterdir() if path.is_dir())
     assert (workspace / "prompt").is_dir()
 
 
 async def test_backups_keep_secrets_sealed_and_include_their_key_only_on_request(
-    made: tuple[Path, Path], tmp_path: Path
+    data_and_backup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    data, _ = made
+    data, _ = data_and_backup
     backup = tmp_path / "sealed.tar.zst"
     header = await make_backup(data / DATABASE, data, backup, BackupOptions())
     assert not header.with_key
-    for path in (backup, made[1]):
+    for path in (backup, data_and_backup[1]):
         with read_archive(path) as reader:
             content = {member.name: member.content.read() for member in reader.members()}
-        assert ("secret.key" in content) == (path == made[1])
-        assert not [name for name, found in content.items() if SECRET.encode() in found]
-    done = await restore_into(tmp_path / "data", backup)
-    assert done.settled.secrets == 1
+        assert ("secret.key" in content) == (path == data_and_backup[1])
+        assert not [name for name, content_bytes in content.items() if SECRET.encode() in content_bytes]
+    restored = await restore_into(tmp_path / "data", backup)
+    assert restored.settled.secrets == 1
     codes = [finding.code for finding in await examine(settings_for(tmp_path), False)]
     assert codes == ["SECRETS_UNREADABLE"] or codes == ["SECRET_KEY_UNUSABLE"]
     shutil.copy(data / "secret.key", tmp_path / "data" / "secret.key")
@@ -112,27 +114,34 @@ async def test_backups_keep_secrets_sealed_and_include_their_key_only_on_request
 
 
 async def test_a_truncated_or_changed_backup_is_refused_before_the_restore_starts(
-    made: tuple[Path, Path], tmp_path: Path
+    data_and_backup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    whole = made[1].read_bytes()
+    backup_bytes = data_and_backup[1].read_bytes()
     random = Random(7)
     bad = tmp_path / "bad.tar.zst"
-    places = [0, 4, 5, len(whole) - 1, len(whole) - 40, *(random.randrange(len(whole)) for _ in range(40))]
+    places = [
+        0,
+        4,
+        5,
+        len(backup_bytes) - 1,
+        len(backup_bytes) - 40,
+        *(random.randrange(len(backup_bytes)) for _ in range(40)),
+    ]
     for place in places:
-        content = bytearray(whole)
+        content = bytearray(backup_bytes)
         content[place] ^= 1 << random.randrange(8)
         bad.write_bytes(content)
         with pytest.raises(BackupDamaged):
             verify(bad)
-    for length in (0, 1, 55, 56, len(whole) // 2, len(whole) - 1):
-        bad.write_bytes(whole[:length])
+    for length in (0, 1, 55, 56, len(backup_bytes) // 2, len(backup_bytes) - 1):
+        bad.write_bytes(backup_bytes[:length])
         with pytest.raises(BackupDamaged, match=r"cut|were written"):
             verify(bad)
-    bad.write_bytes(whole + b"\0")
+    bad.write_bytes(backup_bytes + b"\0")
     with pytest.raises(BackupDamaged):
         await restore_into(tmp_path / "data", bad)
     assert not (tmp_path / "data").exists()
-    assert verify(made[1]).with_key
+    assert verify(data_and_backup[1]).with_key
 
 
 class FirstMember:
@@ -148,39 +157,41 @@ class FirstMember:
                 pass
 
 
-async def test_a_backup_has_the_state_before_its_records_are_copied(made: tuple[Path, Path], tmp_path: Path) -> None:
-    data, progress, before = made[0], FirstMember(), now()
-    written = await make_backup(data / DATABASE, data, tmp_path / "b.tar.zst", BackupOptions(), progress)
-    assert before <= written.made_at <= progress.at < now()
-    assert verify(tmp_path / "b.tar.zst").made_at == written.made_at
+async def test_a_backup_has_the_state_before_its_records_are_copied(
+    data_and_backup: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, progress, before = data_and_backup[0], FirstMember(), now()
+    summary = await make_backup(data / DATABASE, data, tmp_path / "b.tar.zst", BackupOptions(), progress)
+    assert before <= summary.made_at <= progress.at < now()
+    assert verify(tmp_path / "b.tar.zst").made_at == summary.made_at
 
 
 async def test_a_restore_does_not_change_a_folder_that_is_in_use_or_not_empty(
-    made: tuple[Path, Path], tmp_path: Path
+    data_and_backup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
     owner = DataFolder.own(folder)
     with pytest.raises(DataFolderOwned):
-        await restore_into(folder, made[1])
+        await restore_into(folder, data_and_backup[1])
     owner.release()
     (folder / "letter.txt").write_text("mine")
     with pytest.raises(BackupRefused, match=r"not empty \(letter.txt\)"):
-        await restore_into(folder, made[1])
+        await restore_into(folder, data_and_backup[1])
     assert names(folder) == ["letter.txt", "lock", "spare"]
 
 
 async def test_a_copied_data_folder_does_not_silently_run_the_originals_turns(
-    made: tuple[Path, Path], tmp_path: Path
+    data_and_backup: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    data, backup = made
+    data, backup = data_and_backup
     owner = DataFolder.own(data)
     try:
         with pytest.raises(BackupRefused, match="would run twice"):
             await restore_into(tmp_path / "data", backup)
-        done = await restore_into(tmp_path / "data", backup, end_turns=True)
+        restored = await restore_into(tmp_path / "data", backup, end_turns=True)
     finally:
         owner.release()
-    assert done.settled.ended
+    assert restored.settled.ended
     rows = {name: read_rows(place / DATABASE)["origin"] for name, place in (("old", data), ("new", tmp_path / "data"))}
     assert rows["old"][0][1] != rows["new"][0][1]
     assert rows["old"][0][1] in rows["new"][0]
@@ -199,32 +210,32 @@ async def test_only_the_newest_scheduled_backups_are_kept(tmp_path: Path) -> Non
     assert names(tmp_path) == sorted(["agentic-rag-mine.tar.zst", newest.name])
 
 
-async def test_an_existing_file_is_not_overwritten(made: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_an_existing_file_is_not_overwritten(data_and_backup: tuple[Path, Path], tmp_path: Path) -> None:
     target = tmp_path / "b.tar.zst"
     target.write_bytes(b"mine")
     with pytest.raises(BackupRefused, match="is there already"):
-        await make_backup(made[0] / DATABASE, made[0], target, BackupOptions())
+        await make_backup(data_and_backup[0] / DATABASE, data_and_backup[0], target, BackupOptions())
     assert names(tmp_path) == ["b.tar.zst"]
     assert target.read_bytes() == b"mine"
 
 
-def test_paths_that_leave_a_folder_are_refused(made: tuple[Path, Path]) -> None:
+def test_paths_that_leave_a_folder_are_refused(data_and_backup: tuple[Path, Path]) -> None:
     for name in ("/etc/passwd", "../x", "workspaces/../../x", "workspaces//x", "workspaces/./x", "a\0b", ""):
         with pytest.raises(BackupDamaged, match="no name below a folder"):
-            check_name(made[1], name)
+            check_name(data_and_backup[1], name)
 
 
 def test_a_full_disk_has_a_plain_error(tmp_path: Path) -> None:
     with (
         pytest.raises(BackupNotWritten, match="No space left on device"),
         FileIO("/dev/full", "w") as full,
-        write_archive(full, tmp_path / "b.tar.zst") as out,
+        write_archive(full, tmp_path / "b.tar.zst") as archive,
     ):
-        out.add("backup.json", b"{}")
+        archive.add("backup.json", b"{}")
 
 
 async def test_an_interrupted_restore_blocks_servers_and_can_be_restarted(
-    made: tuple[Path, Path], tmp_path: Path
+    data_and_backup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
@@ -233,7 +244,7 @@ async def test_an_interrupted_restore_blocks_servers_and_can_be_restarted(
     (folder / "workspaces" / "half").write_bytes(b"x")
     with pytest.raises(RestoreUnfinished, match=r"/mnt/b\.tar\.zst"):
         DataFolder.own(folder)
-    await restore_into(folder, made[1])
+    await restore_into(folder, data_and_backup[1])
     assert not (folder / "workspaces" / "half").exists()
     DataFolder.own(folder).release()
-    assert DOCUMENT in [each.read_bytes() for each in folder.rglob("pump.md")]
+    assert DOCUMENT in [path.read_bytes() for path in folder.rglob("pump.md")]

@@ -13,15 +13,15 @@ from tests.programs import run_victim
     ("every", "least"), [(5, 1), pytest.param(1, 7, marks=pytest.mark.nightly("a kill at each place"))]
 )
 async def test_a_killed_backup_leaves_no_file_and_a_killed_restore_can_be_repeated(
-    made: tuple[Path, Path], tmp_path: Path, every: int, least: int
+    data_and_backup: tuple[Path, Path], tmp_path: Path, every: int, least: int
 ) -> None:
     folder = tmp_path / "kills"
     folder.mkdir()
-    done = await run_victim("tests.backup.victim", made[0], folder, every, env=os.environ)
-    assert done.returncode == 0, done.stderr
-    backups, restores, starved = json.loads(done.stdout)
-    assert backups[1] == [], done.stderr
-    assert restores[1] == [], done.stderr
-    assert starved[1] == [], done.stderr
+    result = await run_victim("tests.backup.victim", data_and_backup[0], folder, every, env=os.environ)
+    assert result.returncode == 0, result.stderr
+    backups, restores, starved = json.loads(result.stdout)
+    assert backups[1] == [], result.stderr
+    assert restores[1] == [], result.stderr
+    assert starved[1] == [], result.stderr
     assert backups[0] >= least
     assert restores[0] >= least

@@ -20,8 +20,8 @@ WORSE = """
 @pytest.mark.slow("indexes two copies, one of them in a program")
 @pytest.mark.sqlite("its commands have a file")
 async def test_a_version_with_worse_searches_is_reported_before_its_installation(tmp_path: Path) -> None:
-    later = make_later(tmp_path / "migrations")
-    step = later.folder / "versions" / "v9002_later.py"
+    later_revisions = make_later(tmp_path / "migrations")
+    step = later_revisions.folder / "versions" / "v9002_later.py"
     step.write_text(step.read_text().rstrip() + WORSE)
     async with Rig(tmp_path) as rig:
         domain = await make_filled_domain(rig)
@@ -29,18 +29,18 @@ async def test_a_version_with_worse_searches_is_reported_before_its_installation
         await rig.domain()  # without cases
 
         lines: list[str] = []
-        (worse,) = await rehearse_cases(rig.settings, lines.append, later)
-        assert worse.comparison is not None
-        assert worse.comparison.decision is Decision.HOLD
-        assert len(worse.worse) == len(QUESTIONS) - worse.passed >= 2
-        assert set(worse.worse) < set(QUESTIONS.values())
-        assert (worse.domain, worse.cases, lines[0]) == (domain, len(QUESTIONS), "copying the data")
+        (report,) = await rehearse_cases(rig.settings, lines.append, later_revisions)
+        assert report.comparison is not None
+        assert report.comparison.decision is Decision.HOLD
+        assert len(report.worse) == len(QUESTIONS) - report.passed >= 2
+        assert set(report.worse) < set(QUESTIONS.values())
+        assert (report.domain, report.cases, lines[0]) == (domain, len(QUESTIONS), "copying the data")
 
-        listed = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/runs"))["items"]
-        assert len(listed) == 1
+        runs = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/runs"))["items"]
+        assert len(runs) == 1
         assert list((rig.settings.data / "backups").iterdir()) == []
-        code, said, warned = await run_command(tmp_path, "upgrade", "--rehearse", "--cases", "--data", "data")
-    assert (code, "6 of 6 cases pass; pass: none of 6 worse, none better." in said) == (0, True), said + warned
-    assert "copying the data" in warned
-    code, _, warned = await run_command(tmp_path, "upgrade", "--cases", "--data", "data")
-    assert (code, "add --rehearse" in warned) == (2, True), warned
+        code, output, errors = await run_command(tmp_path, "upgrade", "--rehearse", "--cases", "--data", "data")
+    assert (code, "6 of 6 cases pass; pass: none of 6 worse, none better." in output) == (0, True), output + errors
+    assert "copying the data" in errors
+    code, _, errors = await run_command(tmp_path, "upgrade", "--cases", "--data", "data")
+    assert (code, "add --rehearse" in errors) == (2, True), errors

@@ -38,62 +38,66 @@ They have rows only during a call or an import, or if several servers share a st
 """
 
 
-async def check(folder: Path, about: Json) -> None:
+async def check(folder: Path, facts: Json) -> None:
     """Check everything in a data folder below ``folder`` that `tests.backup.every_kind` created."""
     async with Rig(folder, instead=ScriptedModel(then=answer)) as rig:
         rig.application.begin()
         as_operator(rig)
-        await _check_as_operator(rig, about)
-        rig.http.headers.update(bearer(about["key"]))
-        await _check_as_user(rig, about)
+        await _check_as_operator(rig, facts)
+        rig.http.headers.update(bearer(facts["key"]))
+        await _check_as_user(rig, facts)
     assert await examine(settings_for(folder), False) == []
 
 
-async def _check_as_operator(rig: Rig, about: Json) -> None:
+async def _check_as_operator(rig: Rig, facts: Json) -> None:
     assert (await rig.ok("GET", "/api/audit/verify"))["intact"]
-    assert await rig.application.ground.vault.values(about["domain"]) == {"TOKEN": SECRET}
-    assert [each["name"] for each in (await rig.ok("GET", "/api/users"))["items"]] == [about["user"]]
-    assert [each["userId"] for each in (await rig.ok("GET", "/api/keys"))["items"]] == [about["user"]]
-    (asked,) = (await rig.ok("GET", "/api/launch-requests"))["items"]
-    assert (asked["state"], asked["command"]) == ("open", "python3")
-    (other,) = [each["id"] for each in (await rig.ok("GET", "/api/domains"))["items"] if each["id"] != about["domain"]]
-    (account,) = (await rig.ok("GET", f"/api/domains/{other}/mcp-servers/web/sign-ins"))["items"]
+    assert await rig.application.ground.vault.values(facts["domain"]) == {"TOKEN": SECRET}
+    assert [user["name"] for user in (await rig.ok("GET", "/api/users"))["items"]] == [facts["user"]]
+    assert [key["userId"] for key in (await rig.ok("GET", "/api/keys"))["items"]] == [facts["user"]]
+    (request,) = (await rig.ok("GET", "/api/launch-requests"))["items"]
+    assert (request["state"], request["command"]) == ("open", "python3")
+    (second_domain,) = [
+        domain_row["id"]
+        for domain_row in (await rig.ok("GET", "/api/domains"))["items"]
+        if domain_row["id"] != facts["domain"]
+    ]
+    (account,) = (await rig.ok("GET", f"/api/domains/{second_domain}/mcp-servers/web/sign-ins"))["items"]
     assert account["account"] == "anna@example.com"
 
 
-async def _check_as_user(rig: Rig, about: Json) -> None:
-    domain, talk = f"/api/domains/{about['domain']}", f"/api/conversations/{about['talk']}"
+async def _check_as_user(rig: Rig, facts: Json) -> None:
+    domain, conversation = f"/api/domains/{facts['domain']}", f"/api/conversations/{facts['talk']}"
     with anyio.fail_after(240):  # the archive has no index, so it is rebuilt
         checks = count()
         while "pump.md" not in str(await rig.ok("POST", f"{domain}/documents/search", QUERY)):
             await pause(next(checks))
-    assert [each["name"] for each in (await rig.ok("GET", f"{domain}/documents"))["items"]] == ["pump.md"]
-    assert "law" in [each["id"] for each in (await rig.ok("GET", f"{domain}/roles"))["items"]]
-    assert (await rig.ok("GET", talk))["folder"] == FOLDER
-    items = (await rig.ok("GET", f"{talk}/messages"))["items"]
-    assert [each["content"] for each in items[-2:]] == [BRANCHED, ANSWER]
-    assert len((await rig.ok("GET", f"{talk}/branches"))["items"]) == 2
-    (archive,) = (await rig.ok("GET", f"{talk}/archives"))["items"]
+    assert [document["name"] for document in (await rig.ok("GET", f"{domain}/documents"))["items"]] == ["pump.md"]
+    assert "law" in [role["id"] for role in (await rig.ok("GET", f"{domain}/roles"))["items"]]
+    assert (await rig.ok("GET", conversation))["folder"] == FOLDER
+    items = (await rig.ok("GET", f"{conversation}/messages"))["items"]
+    assert [message["content"] for message in items[-2:]] == [BRANCHED, ANSWER]
+    assert len((await rig.ok("GET", f"{conversation}/branches"))["items"]) == 2
+    (archive,) = (await rig.ok("GET", f"{conversation}/archives"))["items"]
     assert SUMMARY in archive["summary"]
-    calls = (await rig.ok("GET", f"{talk}/tool-calls"))["items"]
+    calls = (await rig.ok("GET", f"{conversation}/tool-calls"))["items"]
     assert {call["toolName"] for call in calls} == {"search_documents", "promptx_remember", "delegate"}
     (ref,) = [block["source"]["ref"] for item in items for block in item["blocks"] if block["type"] == "image"]
     assert (await rig.http.get(f"/api/payloads/{ref}")).content.startswith(b"\x89PNG")
-    await _check_memories_and_wait(rig, about, domain)
-    assert (await rig.say(about["talk"], "And now?"))[-1]["type"] == "done"
+    await _check_memories_and_wait(rig, facts, domain)
+    assert (await rig.say(facts["talk"], "And now?"))[-1]["type"] == "done"
 
 
-async def _check_memories_and_wait(rig: Rig, about: Json, domain: str) -> None:
+async def _check_memories_and_wait(rig: Rig, facts: Json, domain: str) -> None:
     """The memories exist. The waiting turn continues with the answer, and saves more memories."""
-    assert [each["content"] for each in await _memories(rig, domain)] == [REMEMBERED]
+    assert [memory["content"] for memory in await _memories(rig, domain)] == [REMEMBERED]
     (wait,) = (await rig.ok("GET", "/api/waits?state=open"))["items"]
-    assert wait["conversationId"] == about["waiting"]
+    assert wait["conversationId"] == facts["waiting"]
     await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept"})
     with anyio.fail_after(240):
         checks = count()
         while (await rig.ok("GET", f"/api/turns/{wait['turnId']}"))["status"] != "done":
             await pause(next(checks))
-    assert {each["content"] for each in await _memories(rig, domain)} == {REMEMBERED, NOTED}
+    assert {memory["content"] for memory in await _memories(rig, domain)} == {REMEMBERED, NOTED}
 
 
 async def _memories(rig: Rig, domain: str) -> list[Any]:
@@ -103,38 +107,38 @@ async def _memories(rig: Rig, domain: str) -> list[Any]:
 def lay_out_all(fixture: Path, folder: Path) -> Json:
     """Unpack a fixture and return its description."""
     lay_out(fixture, folder)
-    about: Json = json.loads((folder / ABOUT).read_text())
-    return about
+    facts: Json = json.loads((folder / ABOUT).read_text())
+    return facts
 
 
 async def open_release(fixture: Path, folder: Path) -> None:
-    about = lay_out_all(fixture, folder)
-    await check(folder, about)
+    facts = lay_out_all(fixture, folder)
+    await check(folder, facts)
     copy = folder / "copy" / "data"
     await restore(Plan(folder / "backup.tar.zst", copy, copy / "agentic-rag.db"))
-    await check(folder / "copy", about)
+    await check(folder / "copy", facts)
 
 
 def rows_of(settings: Settings) -> dict[str, list[tuple[object, ...]]]:
     """Return the records, without the time of the last write check of the store."""
-    found = read_rows(settings.data / "agentic-rag.db")
-    del found["probe"]
-    return found
+    rows = read_rows(settings.data / "agentic-rag.db")
+    del rows["probe"]
+    return rows
 
 
-async def upgrade_and_take_back(fixture: Path, folder: Path, later: Revisions) -> None:
+async def upgrade_and_take_back(fixture: Path, folder: Path, later_revisions: Revisions) -> None:
     """Rehearse the migrations to a later version, run them, and restore the earlier tables."""
     lay_out_all(fixture, folder)
     settings = settings_for(folder)
     release, rows = await find_revision(settings.database), rows_of(settings)
-    rehearsal = await rehearse(settings, later)
+    rehearsal = await rehearse(settings, later_revisions)
     assert (rehearsal.revision, rehearsal.steps[-1][0]) == (release, NEXT)
     assert rows_of(settings) == rows
-    before = await back_up_before(settings, later)
+    before = await back_up_before(settings, later_revisions)
     assert before is not None
-    await (await Database.open(settings.database, later)).aclose()
+    await (await Database.open(settings.database, later_revisions)).aclose()
     assert await find_revision(settings.database) == NEXT
-    await go_back(settings, await look_back(settings, before, later), later)
+    await go_back(settings, await look_back(settings, before, later_revisions), later_revisions)
     assert await find_revision(settings.database) == release
     assert rows_of(settings) == rows
 
@@ -144,7 +148,7 @@ async def test_a_folder_with_every_kind_of_record_opens_and_its_upgrade_is_rever
     fixture = tmp_path / "now.tar.zst"
     await make_fixture(tmp_path / "made", fixture)
     rows = read_rows(tmp_path / "made" / "data" / "agentic-rag.db")
-    empty = {name for name, found in rows.items() if not found} - NEVER_FILLED
+    empty = {name for name, table_rows in rows.items() if not table_rows} - NEVER_FILLED
     assert not empty, f"tests/backup/every_kind.py puts nothing into {sorted(empty)}"
     await open_release(fixture, tmp_path / "opened")
     await upgrade_and_take_back(fixture, tmp_path / "upgraded", make_later(tmp_path / "migrations"))

@@ -46,12 +46,12 @@ async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_by_the_oper
                     await pause()
             await back_up(rig, backup)
             stalled.until.set()
-    resumed = await restore_into(tmp_path / "resumed" / "data", backup, end_turns=False)
+    resumed_copy = await restore_into(tmp_path / "resumed" / "data", backup, end_turns=False)
     rows = read_rows(tmp_path / "resumed" / "data" / DATABASE)
     assert rows["run_groups"] == []
     assert '"text":"The "' in "".join(map(str, rows["run_events"])), "a running turn's events are not in its rows"
-    ended = await restore_into(tmp_path / "ended" / "data", backup, end_turns=True)
-    assert (resumed.settled.turns, ended.settled.turns) == (1, 1)
+    ended_copy = await restore_into(tmp_path / "ended" / "data", backup, end_turns=True)
+    assert (resumed_copy.settled.turns, ended_copy.settled.turns) == (1, 1)
     for name in ("resumed", "ended"):
         assert await examine(settings_for(tmp_path / name), False) == []
     path = f"/api/conversations/{conversation}"
@@ -86,8 +86,8 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
         )
         await rig.application.database.write(lambda conn: login.insert(conn))
         await back_up(rig, tmp_path / "b.agbackup")
-    done = await restore_into(tmp_path / "copy" / "data", tmp_path / "b.agbackup", end_turns=True)
-    assert (done.settled.turns, done.settled.ended) == (1, True)
+    restored = await restore_into(tmp_path / "copy" / "data", tmp_path / "b.agbackup", end_turns=True)
+    assert (restored.settled.turns, restored.settled.ended) == (1, True)
     async with Rig(tmp_path / "copy") as rig:
         assert (await rig.ok("GET", "/api/waits?state=open"))["items"] == []
         assert (await rig.ok("GET", f"/api/turns/{turn}"))["status"] == "interrupted"
@@ -107,62 +107,62 @@ async def test_a_backup_under_load_is_consistent_and_has_all_acknowledged_data(
     async with Rig(tmp_path / "original", instead=answers) as rig:
         rig.application.begin()
         domain = await rig.domain()
-        begun = anyio.Event()
+        turn_acknowledged = anyio.Event()
 
         async def talk(number: int) -> None:
             conversation = await rig.conversation(domain)
             count = 0
-            while not done.is_set():
+            while not stop.is_set():
                 words = f"question {number}.{count}"
                 await rig.say(conversation, words)
                 acknowledged.append(words)
                 count += 1
-                begun.set()
+                turn_acknowledged.set()
 
         async def bring(number: int) -> None:
             count = 0
-            while not done.is_set():
+            while not stop.is_set():
                 name = f"{number}-{count}.md"
                 files = {"file": (name, f"# Part {number}.{count}\n\nIts own words.\n".encode())}
-                made = await rig.ok("POST", f"/api/domains/{domain}/documents", files=files)
+                response = await rig.ok("POST", f"/api/domains/{domain}/documents", files=files)
                 if count % 2:
-                    await rig.ok("DELETE", f"/api/domains/{domain}/documents/{made['items'][0]['id']}")
+                    await rig.ok("DELETE", f"/api/domains/{domain}/documents/{response['items'][0]['id']}")
                 else:
                     uploads.append(name)
                 count += 1
 
-        done = anyio.Event()
+        stop = anyio.Event()
         async with anyio.create_task_group() as tasks:
             for number in range(3):
                 tasks.start_soon(talk, number)
             tasks.start_soon(bring, 0)
-            await begun.wait()
-            said, kept = list(acknowledged), list(uploads)
+            await turn_acknowledged.wait()
+            acknowledged_before, uploads_before = list(acknowledged), list(uploads)
             await back_up(rig, backup)
-            done.set()
-        assert len(acknowledged) > len(said), "turns went on meanwhile"
+            stop.set()
+        assert len(acknowledged) > len(acknowledged_before), "turns went on meanwhile"
     copy = tmp_path / "copy" / "data"
     await restore_into(copy, backup, end_turns=False)
     rows = read_rows(copy / DATABASE)
     texts = {json.loads(str(value))[0]["text"] for row in rows["messages"] for value in row if str(value)[:1] == "["}
-    assert set(said) <= texts
+    assert set(acknowledged_before) <= texts
     names = {str(value) for row in rows["documents"] for value in row}
-    files = {each.name for each in copy.rglob("*.md")}
-    assert set(kept) <= names
-    assert set(kept) <= files
+    files = {path.name for path in copy.rglob("*.md")}
+    assert set(uploads_before) <= names
+    assert set(uploads_before) <= files
     assert await examine(settings_for(tmp_path / "copy"), False) == []
     async with Rig(tmp_path / "copy", instead=ScriptedModel(then=say("Yes."))) as rig:
         rig.application.begin()
         await rig.taken_up(domain)
-        assert [found.code for found in await rig.application.doctor.examine()] == []
+        assert [finding.code for finding in await rig.application.doctor.examine()] == []
 
 
 async def test_documents_deleted_during_a_backup_are_settled_by_the_restore(
-    made: tuple[Path, Path], tmp_path: Path
+    data_and_backup: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """The backup reads the records first, so that a file they name may be deleted before it is copied."""
     data = tmp_path / "original" / "data"
-    await restore_into(data, made[1], end_turns=False)
+    await restore_into(data, data_and_backup[1], end_turns=False)
     backup = tmp_path / "b.tar.zst"
 
     def delete(place: str) -> None:
@@ -172,8 +172,8 @@ async def test_documents_deleted_during_a_backup_are_settled_by_the_restore(
 
     with failpoints.heard_by(delete):
         await make_backup(data / DATABASE, data, backup, BackupOptions(with_key=True))
-    done = await restore_into(tmp_path / "copy" / "data", backup, end_turns=False)
-    assert (done.settled.documents_gone, done.settled.payloads_gone) == (1, 1)
+    restored = await restore_into(tmp_path / "copy" / "data", backup, end_turns=False)
+    assert (restored.settled.documents_gone, restored.settled.payloads_gone) == (1, 1)
     assert await examine(settings_for(tmp_path / "copy"), False) == []
     (row,) = read_rows(tmp_path / "copy" / "data" / DATABASE)["documents"]
     assert "DOCUMENT_MISSING" in row

@@ -27,15 +27,15 @@ from .making import ANSWER, read_rows
 
 
 @pytest.fixture
-def later(tmp_path: Path) -> Revisions:
+def later_revisions(tmp_path: Path) -> Revisions:
     """The migrations of a later version."""
     return make_later(tmp_path / "migrations")
 
 
-async def lay_out(made: tuple[Path, Path], folder: Path) -> Path:
+async def lay_out(data_and_backup: tuple[Path, Path], folder: Path) -> Path:
     """Copy the prepared content into a data folder."""
     data = folder / "data"
-    await restore(Plan(made[1], data, data / "agentic-rag.db"))
+    await restore(Plan(data_and_backup[1], data, data / "agentic-rag.db"))
     return data
 
 
@@ -45,34 +45,34 @@ def columns(settings: Settings, table: str) -> set[str]:
 
 
 async def test_a_start_backs_up_older_tables_migrates_them_and_can_be_downgraded(
-    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+    data_and_backup: tuple[Path, Path], tmp_path: Path, later_revisions: Revisions
 ) -> None:
-    await lay_out(made, tmp_path)
+    await lay_out(data_and_backup, tmp_path)
     settings = settings_for(tmp_path)
     old = read_rows(settings.data / "agentic-rag.db")
-    async with Rig(tmp_path, say("New."), revisions=later) as rig:
+    async with Rig(tmp_path, say("New."), revisions=later_revisions) as rig:
         before = settings.data / "backups" / f"before-{NEXT}.tar.zst"
         header = verify(before)
         assert (header.revision, header.records_only) == (HEAD, True)
         assert "who" in columns(settings, "probe")
-        found = (await rig.ok("GET", "/api/domains"))["items"][0]
-        assert found["description"] == "touched"
-        conversation = await rig.conversation(found["id"])
+        domain = (await rig.ok("GET", "/api/domains"))["items"][0]
+        assert domain["description"] == "touched"
+        conversation = await rig.conversation(domain["id"])
         await rig.say(conversation, "This will be lost")
     with pytest.raises(BadConfiguration, match=f"version '{NEXT}'"):
         await Database.open(settings.database)
     assert await anyio.to_thread.run_sync(find_before, settings.data) == before
-    way = await look_back(settings, before, later)
+    way = await look_back(settings, before, later_revisions)
     assert ("conversations", 2, 1) in way.lost
-    kept = await go_back(settings, way, later)
+    newer_backup = await go_back(settings, way, later_revisions)
     assert await find_revision(settings.database) == HEAD
     assert "who" not in columns(settings, "probe")
     assert {name: rows for name, rows in read_rows(settings.data / "agentic-rag.db").items() if name != "probe"} == {
         name: rows for name, rows in old.items() if name != "probe"
     }
-    assert verify(kept).revision == NEXT
+    assert verify(newer_backup).revision == NEXT
     with pytest.raises(BackupTooNew):
-        await go_back(settings, await look_back(settings, kept), OWN)
+        await go_back(settings, await look_back(settings, newer_backup), OWN)
     assert await examine(settings, False) == []
     async with Rig(tmp_path) as rig:
         conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
@@ -83,18 +83,18 @@ async def test_a_start_backs_up_older_tables_migrates_them_and_can_be_downgraded
 
 @pytest.mark.nightly("backup/test_commands.py rehearses an upgrade every time")
 async def test_a_rehearsal_reports_its_changes_and_makes_none(
-    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+    data_and_backup: tuple[Path, Path], tmp_path: Path, later_revisions: Revisions
 ) -> None:
-    data = await lay_out(made, tmp_path)
+    data = await lay_out(data_and_backup, tmp_path)
     settings = settings_for(tmp_path)
     async with Rig(tmp_path) as rig:  # next to a running server
         before = read_rows(data / "agentic-rag.db")
-        done = await rehearse(settings, later)
+        rehearsal = await rehearse(settings, later_revisions)
         after = read_rows(data / "agentic-rag.db")
         await rig.ok("GET", "/api/domains")
-    assert done.steps == [(NEXT, "A later step: the probe says who asked.")]
-    assert done.changes == ["probe.who is new (text)"]
-    assert done.findings == []
+    assert rehearsal.steps == [(NEXT, "A later step: the probe says who asked.")]
+    assert rehearsal.changes == ["probe.who is new (text)"]
+    assert rehearsal.findings == []
     assert {name: after[name] for name in after if name != "probe"} == {
         name: before[name] for name in before if name != "probe"
     }
@@ -104,29 +104,29 @@ async def test_a_rehearsal_reports_its_changes_and_makes_none(
 
 
 async def test_without_space_for_the_backup_nothing_is_changed(
-    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+    data_and_backup: tuple[Path, Path], tmp_path: Path, later_revisions: Revisions
 ) -> None:
-    data = await lay_out(made, tmp_path)
+    data = await lay_out(data_and_backup, tmp_path)
     (data / "backups").symlink_to("/dev/full")
     with pytest.raises(BackupNotWritten):
-        await back_up_before(settings_for(tmp_path), later)
+        await back_up_before(settings_for(tmp_path), later_revisions)
     assert await find_revision(data / "agentic-rag.db") == HEAD
 
 
 async def test_a_failed_migration_or_an_interrupted_downgrade_keeps_the_old_tables(
-    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+    data_and_backup: tuple[Path, Path], tmp_path: Path, later_revisions: Revisions
 ) -> None:
-    data = await lay_out(made, tmp_path)
+    data = await lay_out(data_and_backup, tmp_path)
     settings = settings_for(tmp_path)
-    step = later.folder / "versions" / "v9002_later.py"
+    step = later_revisions.folder / "versions" / "v9002_later.py"
     step.write_text(STEP + '    op.execute("UPDATE nowhere SET x = 1")\n')
     with pytest.raises(Exception, match="nowhere"):
-        await Database.open(settings.database, later)
+        await Database.open(settings.database, later_revisions)
     assert await find_revision(settings.database) == HEAD
     step.write_text(STEP)
-    assert await back_up_before(settings, later) is not None
-    await (await Database.open(settings.database, later)).aclose()
-    assert await back_up_before(settings, later) is None
+    assert await back_up_before(settings, later_revisions) is not None
+    await (await Database.open(settings.database, later_revisions)).aclose()
+    assert await back_up_before(settings, later_revisions) is None
     assert await back_up_before(settings, OWN) is None, "newer tables are refused, not backed up"
     with pytest.raises(BackupRefused, match="Use a newer one"):
         await rehearse(settings, OWN)
@@ -134,32 +134,32 @@ async def test_a_failed_migration_or_an_interrupted_downgrade_keeps_the_old_tabl
     class _Killed(Exception):
         pass
 
-    way = await look_back(settings, find_before(data), later)
+    way = await look_back(settings, find_before(data), later_revisions)
     for place in ("downgrade.built", "downgrade.closed"):
 
-        def die(here: str, place: str = place) -> None:
-            if here == place:
+        def die(reached_place: str, place: str = place) -> None:
+            if reached_place == place:
                 raise _Killed
 
         with pytest.raises(_Killed), failpoints.heard_by(die):
-            await go_back(settings, way, later)
+            await go_back(settings, way, later_revisions)
         assert await find_revision(settings.database) == NEXT
-    await go_back(settings, way, later)
+    await go_back(settings, way, later_revisions)
     assert await find_revision(settings.database) == HEAD
     with pytest.raises(BackupRefused, match="version that is here"):
-        await look_back(settings, find_before(data), later)
+        await look_back(settings, find_before(data), later_revisions)
 
 
 async def test_a_backup_of_an_older_version_is_restored_and_one_of_a_newer_is_refused(
-    made: tuple[Path, Path], tmp_path: Path, later: Revisions
+    data_and_backup: tuple[Path, Path], tmp_path: Path, later_revisions: Revisions
 ) -> None:
-    data = await lay_out(made, tmp_path)
+    data = await lay_out(data_and_backup, tmp_path)
     old, new = tmp_path / "old.tar.zst", tmp_path / "new.tar.zst"
     await make_backup(data / "agentic-rag.db", data, old, BackupOptions(with_key=True))
     copy = tmp_path / "copy" / "data"
-    await restore(Plan(old, copy, copy / "agentic-rag.db", revisions=later))
+    await restore(Plan(old, copy, copy / "agentic-rag.db", revisions=later_revisions))
     assert await find_revision(copy / "agentic-rag.db") == NEXT
     await make_backup(copy / "agentic-rag.db", copy, new, BackupOptions(with_key=True))
-    refused = tmp_path / "refused" / "data"
+    refused_folder = tmp_path / "refused" / "data"
     with pytest.raises(BackupTooNew, match="newer one"):
-        await restore(Plan(new, refused, refused / "agentic-rag.db"))
+        await restore(Plan(new, refused_folder, refused_folder / "agentic-rag.db"))

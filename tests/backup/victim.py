@@ -48,25 +48,25 @@ def run(work: Callable[[], object], place: str = "") -> int:
 
 def count(work: Callable[[], object], report: Path) -> Counter[str]:
     """Return how often successful work reaches each place."""
-    reached: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def listen(name: str) -> None:
-        reached[name] += 1
+        counts[name] += 1
 
-    def listened() -> None:
+    def work_and_report() -> None:
         with failpoints.heard_by(listen):
             work()
-        report.write_text(json.dumps(reached))
+        report.write_text(json.dumps(counts))
 
-    assert run(listened) == 0
+    assert run(work_and_report) == 0
     return Counter(json.loads(report.read_text()))
 
 
-def places(reached: Counter[str], prefix: str) -> list[str]:
+def places(counts: Counter[str], prefix: str) -> list[str]:
     """Return each of our places, with the middle number of its occurrences."""
     return [
         f"{name}:{number}"
-        for name, times in sorted(reached.items())
+        for name, times in sorted(counts.items())
         if name.startswith(prefix)
         for number in [(times + 1) // 2]
     ]
@@ -89,10 +89,10 @@ def kill_backups(data: Path, folder: Path, every: int) -> tuple[int, list[str]]:
             verify(target)
         elif run(work) != 0:
             problems.append(f"{place}: the next backup failed")
-        left = sorted(path.name for path in folder.iterdir())
+        leftovers = sorted(path.name for path in folder.iterdir())
         verify(target)
-        if any(name.startswith(".") for name in left):
-            problems.append(f"{place}: left {left}")
+        if any(name.startswith(".") for name in leftovers):
+            problems.append(f"{place}: left {leftovers}")
     return len(kill_places), problems
 
 
@@ -104,22 +104,22 @@ def kill_restores(data: Path, folder: Path, every: int) -> tuple[int, list[str]]
     def into(name: str) -> Callable[[], object]:
         return lambda: anyio.run(lambda: restore(Plan(backup, folder / name, folder / name / DATABASE)))
 
-    reached = count(into("whole"), folder / "report")
-    kill_places = (places(reached, "restore.") + places(reached, "commit."))[::every]
+    counts = count(into("whole"), folder / "report")
+    kill_places = (places(counts, "restore.") + places(counts, "commit."))[::every]
     problems = []
     for number, place in enumerate(kill_places):
         copy = folder / f"copy{number}"
         if run(into(copy.name), place) != EXIT_CODE:
             problems.append(f"{place}: was not reached")
-        whole = place.startswith("restore.done")
+        is_whole = place.startswith("restore.done")
         try:
             DataFolder.own(copy).release()
-            if not whole:
+            if not is_whole:
                 problems.append(f"{place}: a server may begin with half of it")
         except RestoreUnfinished:
-            if whole:
+            if is_whole:
                 problems.append(f"{place}: it is whole, and no server may begin")
-        if not whole and run(into(copy.name)) != 0:
+        if not is_whole and run(into(copy.name)) != 0:
             problems.append(f"{place}: the next restore failed")
         restored = read_rows(copy / DATABASE)
         if {name: restored[name] for name in rows} != rows or read_files(copy) != expected:
@@ -130,7 +130,7 @@ def kill_restores(data: Path, folder: Path, every: int) -> tuple[int, list[str]]
 def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
     """Back up and restore with a limit on the size of files, as on a disk that fills up."""
     target, problems = folder / "starved.tar.zst", []
-    whole = folder / "b.tar.zst"
+    backup = folder / "b.tar.zst"
 
     def limit(size: int, work: Callable[[], object]) -> Callable[[], object]:
         def limited() -> None:
@@ -145,17 +145,17 @@ def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
     def back_up() -> None:
         anyio.run(lambda: make_backup(data / DATABASE, data, target, BackupOptions()))
 
-    sizes = (1, 4096, whole.stat().st_size // 2)
+    sizes = (1, 4096, backup.stat().st_size // 2)
     for size in sizes:
         if run(limit(size, back_up)) != REFUSED:
             problems.append(f"a backup with {size} bytes of room did not say so")
-        if left := [path.name for path in folder.iterdir() if "starved" in path.name]:
-            problems.append(f"a backup with {size} bytes of room left {left}")
+        if leftovers := [path.name for path in folder.iterdir() if "starved" in path.name]:
+            problems.append(f"a backup with {size} bytes of room left {leftovers}")
     for size in sizes:
         copy = folder / f"starved{size}"
 
         def put_back(copy: Path = copy) -> None:
-            anyio.run(lambda: restore(Plan(whole, copy, copy / DATABASE)))
+            anyio.run(lambda: restore(Plan(backup, copy, copy / DATABASE)))
 
         if (code := run(limit(size, put_back))) != REFUSED:
             problems.append(f"a restore with {size} bytes of room did not say so: {code}")

@@ -8,6 +8,6 @@ from tests.backup.making import closed_files
 
 
 @pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
+def close_files() -> Iterator[None]:
     with closed_files():
         yield

@@ -44,8 +44,8 @@ async def fill(rig: Rig, name: str = "Law") -> str:
     skill = workspace / "skills" / "sums"
     skill.mkdir(parents=True)
     (skill / "SKILL.md").write_text("---\nname: sums\ndescription: Adds up.\n---\nAdd.\n")
-    for each, content in DOCUMENTS.items():
-        await rig.upload(domain, each, content)
+    for file_name, content in DOCUMENTS.items():
+        await rig.upload(domain, file_name, content)
     remember(workspace, "law")
     return domain
 
@@ -93,19 +93,19 @@ def pack(members: Mapping[str, bytes], *, listed: Mapping[str, bytes] | None = N
         if path != "bundle.json"
     ]
     head = {"format": "agentic-rag domain bundle", "version": 1, "secrets": [], "files": files, **manifest}
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bundle.json", json.dumps(head))
         for path, content in members.items():
             if path != "bundle.json":
                 archive.writestr(path, content)
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def plain(name: str = "Law", servers: Mapping[str, Any] | None = None, **settings: Any) -> dict[str, bytes]:
     """Return the members that every bundle has."""
-    about = {"name": name, "description": "", "settings": settings}
+    domain_record = {"name": name, "description": "", "settings": settings}
     return {
-        "domain.json": json.dumps(about).encode(),
+        "domain.json": json.dumps(domain_record).encode(),
         "mcp-servers.json": json.dumps({"mcpServers": servers or {}}).encode(),
     }

@@ -75,13 +75,13 @@ async def test_a_memory_that_is_full_during_the_import_is_left_out_and_reported(
         domain = await rig.domain()
         places.append(rig.settings.workspaces / domain)
         data = pack({**plain(language="fr"), "memories/law.json": memory(ENGRAM)})
-        done = await bring_over(rig, domain, data)
-        assert [(note["path"], "1 memories" in note["text"]) for note in done["findings"]] == [
+        report = await bring_over(rig, domain, data)
+        assert [(note["path"], "1 memories" in note["text"]) for note in report["findings"]] == [
             ("memories/law.json", True)
         ]
         assert await rows_of(rig) == 0
-        kept = (await rig.ok("GET", f"/api/domains/{domain}/memories"))["items"]
-        assert [each["content"] for each in kept] == ["The pump was new in 2020."]
+        memories = (await rig.ok("GET", f"/api/domains/{domain}/memories"))["items"]
+        assert [memory["content"] for memory in memories] == ["The pump was new in 2020."]
 
 
 async def test_a_document_is_not_removed_twice(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def stick(rig: Rig, domain: str, members: dict[str, bytes], **params: str)
 
 async def texts_of(rig: Rig, domain: str) -> dict[str, str]:
     items = (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
-    return {each["name"]: each["content"] for each in items}
+    return {item["name"]: item["content"] for item in items}
 
 
 async def test_changes_made_while_an_import_waited_stay(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ async def test_changes_made_while_an_import_waited_stay(tmp_path: Path) -> None:
         await rig.ok("PUT", f"{path}/01-edited.md", {"content": "Edited.\n"})
         await rig.ok("DELETE", f"{path}/02-gone.md")
         await rig.ok("PUT", f"{path}/04-new.md", {"content": "Somebody else's.\n"})
-        edited = b"# Pump\n\nThe edited one holds 9 litres.\n"
-        (rig.settings.workspaces / domain / "documents" / "pump.md").write_bytes(edited)
+        edited_text = b"# Pump\n\nThe edited one holds 9 litres.\n"
+        (rig.settings.workspaces / domain / "documents" / "pump.md").write_bytes(edited_text)
         disk.full = False
         await rig.application.business.imports.resume()
         assert await texts_of(rig, domain) == {
@@ -154,14 +154,14 @@ async def test_changes_made_while_an_import_waited_stay(tmp_path: Path) -> None:
             "04-new.md": "Somebody else's.\n",
             "05-new.md": "The bundle's.\n",
         }
-        assert (rig.settings.workspaces / domain / "documents" / "pump.md").read_bytes() == edited
+        assert (rig.settings.workspaces / domain / "documents" / "pump.md").read_bytes() == edited_text
         assert await rows_of(rig) == 0
         assert not any((rig.settings.data / "imports").iterdir())
 
 
 async def test_documents_added_during_an_import_are_not_removed_by_it(tmp_path: Path) -> None:
     places: list[Path] = []
-    other = "# Pump\n\nAnother one.\n"
+    added_text = "# Pump\n\nAnother one.\n"
 
     def heard(place: str) -> None:
         if place == "bundle.stored":  # meanwhile an operator does the same
@@ -172,8 +172,10 @@ async def test_documents_added_during_an_import_are_not_removed_by_it(tmp_path: 
         domain = await rig.domain()
         places.append(rig.settings.workspaces / domain)
         await rig.ok("PUT", f"/api/domains/{domain}/prompt-components/02-own.md", {"content": "Mine.\n"})
-        done = await bring_over(rig, domain, pack({**plain(), "documents/a.md": other.encode()}), removeOthers="true")
-        assert [note["path"] for note in done["findings"]] == ["prompt/02-own.md"]
+        report = await bring_over(
+            rig, domain, pack({**plain(), "documents/a.md": added_text.encode()}), removeOthers="true"
+        )
+        assert [note["path"] for note in report["findings"]] == ["prompt/02-own.md"]
         assert await texts_of(rig, domain) == {"02-own.md": "Newer.\n"}
 
 
@@ -187,8 +189,8 @@ async def test_an_import_cancels_a_waiting_one(tmp_path: Path) -> None:
         await stick(rig, domain, second)  # the first one still has no room
         assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["language"] == "de"
         assert await rows_of(rig) == 1
-        would = await bring_over(rig, domain, pack(second), dryRun="true")
-        assert would["dryRun"]
+        preview = await bring_over(rig, domain, pack(second), dryRun="true")
+        assert preview["dryRun"]
         disk.full = False
         await bring_over(rig, domain, pack(second))
         assert await texts_of(rig, domain) == {"a.md": "Second.\n", "b.md": "First.\n"}

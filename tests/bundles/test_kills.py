@@ -15,12 +15,12 @@ from tests.programs import run_victim
     [(20, 1), pytest.param(1, 6, marks=pytest.mark.nightly("a kill at each place"))],
 )
 async def test_an_import_killed_at_any_point_is_complete_or_absent(tmp_path: Path, every: int, least: int) -> None:
-    done = await run_victim("tests.bundles.victim", tmp_path, every, env=os.environ)
-    assert done.returncode == 0, done.stderr
-    new, over, exports = json.loads(done.stdout)
+    result = await run_victim("tests.bundles.victim", tmp_path, every, env=os.environ)
+    assert result.returncode == 0, result.stderr
+    new, overlays, exports = json.loads(result.stdout)
     assert new[1] == []
-    assert over[1] == []
+    assert overlays[1] == []
     assert exports[1] == []
     assert new[0] >= least
-    assert over[0] >= least
+    assert overlays[0] >= least
     assert exports[0] >= 3

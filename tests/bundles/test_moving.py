@@ -43,32 +43,32 @@ async def test_an_imported_bundle_exports_the_same_bytes(tmp_path: Path) -> None
         assert members["prompt/01-tone.md"] == b"Be calm.\n"
         assert members["skills/sums/SKILL.md"].startswith(b"---")
         assert json.loads(members["memories/law.json"])["engrams"][0]["content"] == "The pump was new in 2020."
-        about = json.loads(members["domain.json"])
-        assert (about["name"], about["settings"]["language"]) == ("Law", "de")
-        whole = data.decode("latin-1")
-        assert TOKEN not in whole
-        assert "team-secret-value" not in whole
-        assert domain not in whole
-        made = await bring(rig, data)
-        assert made["withheld"] == []
-        assert [(secret["name"], secret["state"]) for secret in made["secrets"]] == [
+        manifest = json.loads(members["domain.json"])
+        assert (manifest["name"], manifest["settings"]["language"]) == ("Law", "de")
+        text = data.decode("latin-1")
+        assert TOKEN not in text
+        assert "team-secret-value" not in text
+        assert domain not in text
+        imported = await bring(rig, data)
+        assert imported["withheld"] == []
+        assert [(secret["name"], secret["state"]) for secret in imported["secrets"]] == [
             ("TEAM", "missing"),
             ("TOOLS_AUTHORIZATION", "missing"),
         ]
         assert json.loads(members["bundle.json"])["secrets"] == [
-            {"name": secret["name"], "server": secret["server"]} for secret in made["secrets"]
+            {"name": secret["name"], "server": secret["server"]} for secret in imported["secrets"]
         ]
-        copy = made["domainId"]
+        copy = imported["domainId"]
         await rig.taken_up(copy)
         items = (await rig.ok("GET", f"/api/domains/{copy}/documents"))["items"]
         assert {(item["name"], item["status"]) for item in items} == {(name, "indexed") for name in DOCUMENTS}
-        shown = await rig.ok("GET", f"/api/domains/{copy}")
-        assert shown["settings"]["primaryRoleId"] == "lawyer"
-        assert shown["settings"]["mcpServers"]["tools"]["headers"]["X-Team"] == "${TEAM}"
+        domain_view = await rig.ok("GET", f"/api/domains/{copy}")
+        assert domain_view["settings"]["primaryRoleId"] == "lawyer"
+        assert domain_view["settings"]["mcpServers"]["tools"]["headers"]["X-Team"] == "${TEAM}"
         assert (await rig.ok("GET", f"/api/domains/{copy}/memories"))["total"] == 1
         assert await export(rig, copy, memories="true") == data
         assert await export(rig, copy) == await export(rig, domain)
-        assert [each["name"] for each in (await rig.ok("GET", f"/api/domains/{copy}/skills"))["items"]] == ["sums"]
+        assert [skill["name"] for skill in (await rig.ok("GET", f"/api/domains/{copy}/skills"))["items"]] == ["sums"]
         changes = (await rig.ok("GET", f"/api/domains/{copy}/history"))["items"]
         assert {change["author"] for change in changes} == {"local"}
         assert {change["kind"] for change in changes} == {"settings", "server", "prompt", "role"}
@@ -82,22 +82,22 @@ async def test_a_dry_run_reports_its_changes_and_makes_none(tmp_path: Path) -> N
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
         data = await export(rig, domain)
-        before = sorted(each.name for each in rig.settings.workspaces.iterdir())
-        would = await bring(rig, data, dryRun="true", name="Another")
-        assert (would["domainId"], would["name"], would["dryRun"]) == (None, "Another", True)
-        found = {
-            (difference["kind"], difference["subject"], difference["action"]) for difference in would["differences"]
+        before = sorted(path.name for path in rig.settings.workspaces.iterdir())
+        preview = await bring(rig, data, dryRun="true", name="Another")
+        assert (preview["domainId"], preview["name"], preview["dryRun"]) == (None, "Another", True)
+        differences = {
+            (difference["kind"], difference["subject"], difference["action"]) for difference in preview["differences"]
         }
-        assert ("document", "pump.md", "add") in found
-        assert ("role", "role/lawyer/lawyer.role.md", "add") in found
-        assert ("setting", "language", "add") in found
-        assert ("server", "tools", "add") in found
+        assert ("document", "pump.md", "add") in differences
+        assert ("role", "role/lawyer/lawyer.role.md", "add") in differences
+        assert ("setting", "language", "add") in differences
+        assert ("server", "tools", "add") in differences
         assert len((await rig.ok("GET", "/api/domains"))["items"]) == 1
-        assert sorted(each.name for each in rig.settings.workspaces.iterdir()) == before
+        assert sorted(path.name for path in rig.settings.workspaces.iterdir()) == before
         files = {"file": ("x.zip", data)}
-        made = await rig.http.post("/api/bundles", files=files, params={"name": "Named"})
-        assert made.status_code == 201, made.text
-        assert made.json()["name"] == "Named"
+        response = await rig.http.post("/api/bundles", files=files, params={"name": "Named"})
+        assert response.status_code == 201, response.text
+        assert response.json()["name"] == "Named"
 
 
 async def test_an_import_over_a_domain_previews_its_changes_and_keeps_the_rest(tmp_path: Path) -> None:
@@ -110,41 +110,46 @@ async def test_an_import_over_a_domain_previews_its_changes_and_keeps_the_rest(t
         members["documents/pump.md"] = b"# Pump\n\nIt holds 5 litres.\n"
         members["documents/new/gauge.md"] = b"# Gauge\n\nIt shows bars.\n"
         del members["prompt/02-own.md"]
-        about = json.loads(members["domain.json"])
-        about["settings"]["language"] = "fr"
-        members["domain.json"] = json.dumps(about).encode()
+        manifest = json.loads(members["domain.json"])
+        manifest["settings"]["language"] = "fr"
+        members["domain.json"] = json.dumps(manifest).encode()
         data = pack(members)
         version = (await rig.ok("GET", f"/api/domains/{domain}"))["version"]
-        would = await bring_over(rig, domain, data, dryRun="true")
-        found = {(difference["kind"], difference["subject"]): difference for difference in would["differences"]}
-        assert {place: each["action"] for place, each in found.items()} == {
+        preview = await bring_over(rig, domain, data, dryRun="true")
+        differences = {(difference["kind"], difference["subject"]): difference for difference in preview["differences"]}
+        assert {place: difference["action"] for place, difference in differences.items()} == {
             ("setting", "language"): "change",
             ("prompt", "01-tone.md"): "change",
             ("prompt", "02-own.md"): "keep",
             ("document", "pump.md"): "change",
             ("document", "new/gauge.md"): "add",
         }
-        assert (found["setting", "language"]["before"], found["setting", "language"]["after"]) == ("de", "fr")
-        assert found["prompt", "01-tone.md"]["lines"].splitlines()[1:] == ["-Be calm.", "+Be brief."]
+        assert (differences["setting", "language"]["before"], differences["setting", "language"]["after"]) == (
+            "de",
+            "fr",
+        )
+        assert differences["prompt", "01-tone.md"]["lines"].splitlines()[1:] == ["-Be calm.", "+Be brief."]
         assert (await rig.ok("GET", f"/api/domains/{domain}"))["version"] == version
-        done = await bring_over(rig, domain, data)
-        assert done["differences"] == would["differences"]
+        report = await bring_over(rig, domain, data)
+        assert report["differences"] == preview["differences"]
         await rig.taken_up(domain)
         texts = {
-            each["name"]: each["content"]
-            for each in (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
+            component["name"]: component["content"]
+            for component in (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
         }
         assert texts == {"01-tone.md": "Be brief.\n", "02-own.md": "Mine.\n"}
         items = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
         assert {item["name"] for item in items} == {*DOCUMENTS, "gauge.md"}
-        shown = await rig.ok("GET", f"/api/domains/{domain}")
-        assert shown["settings"]["language"] == "fr"
-        assert shown["settings"]["mcpServers"]["tools"]["headers"]["Authorization"]["set"] is True, "it stays sealed"
+        domain_view = await rig.ok("GET", f"/api/domains/{domain}")
+        assert domain_view["settings"]["language"] == "fr"
+        assert domain_view["settings"]["mcpServers"]["tools"]["headers"]["Authorization"]["set"] is True, (
+            "it stays sealed"
+        )
         assert (await bring_over(rig, domain, data))["differences"] == [
             {"kind": "prompt", "subject": "02-own.md", "action": "keep"}
         ]
-        gone = await bring_over(rig, domain, data, removeOthers="true")
-        assert [difference["action"] for difference in gone["differences"]] == ["remove"]
+        removal = await bring_over(rig, domain, data, removeOthers="true")
+        assert [difference["action"] for difference in removal["differences"]] == ["remove"]
         assert members_of(await export(rig, domain)).keys() == members_of(data).keys()
     assert await examine(rig.settings, False) == []
 
@@ -154,12 +159,12 @@ async def test_an_import_that_removes_others_deletes_files_and_records(tmp_path:
         rig.application.begin()
         domain = await fill(rig)
         data = pack(plain())
-        done = await bring_over(rig, domain, data, removeOthers="true")
-        assert {difference["action"] for difference in done["differences"]} == {"remove"}
+        report = await bring_over(rig, domain, data, removeOthers="true")
+        assert {difference["action"] for difference in report["differences"]} == {"remove"}
         assert (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"] == []
-        shown = await rig.ok("GET", f"/api/domains/{domain}")
-        assert (shown["name"], shown["settings"]["language"]) == ("Law", "auto")
-        assert shown["settings"]["primaryRoleId"] == "assistant"
+        domain_view = await rig.ok("GET", f"/api/domains/{domain}")
+        assert (domain_view["name"], domain_view["settings"]["language"]) == ("Law", "auto")
+        assert domain_view["settings"]["primaryRoleId"] == "assistant"
         assert set(members_of(await export(rig, domain))) == {"bundle.json", "domain.json", "mcp-servers.json"}
     assert await examine(rig.settings, False) == []
 
@@ -182,12 +187,12 @@ async def test_secrets_are_bound_to_other_servers_only_on_request(tmp_path: Path
             assert f"bind={guilty}" in message
             assert TOKEN not in message
             assert await rig.ok("GET", f"/api/domains/{domain}") == before
-            would = await bring_over(rig, domain, data, dryRun="true")
+            preview = await bring_over(rig, domain, data, dryRun="true")
             if servers and guilty == "evil":
-                assert ("TEAM", "evil", "confirm") in [tuple(secret.values()) for secret in would["secrets"]]
-        moved = pack(plain(servers={"evil": evil}))
-        done = await bring_over(rig, domain, moved, bind="evil")
-        assert ("TEAM", "evil", "set") in [tuple(secret.values()) for secret in done["secrets"]]
+                assert ("TEAM", "evil", "confirm") in [tuple(secret.values()) for secret in preview["secrets"]]
+        moved_bundle = pack(plain(servers={"evil": evil}))
+        report = await bring_over(rig, domain, moved_bundle, bind="evil")
+        assert ("TEAM", "evil", "set") in [tuple(secret.values()) for secret in report["secrets"]]
 
 
 async def test_a_bundle_that_claims_a_secret_is_set_is_refused(tmp_path: Path) -> None:
@@ -202,12 +207,12 @@ async def test_a_bundle_that_claims_a_secret_is_set_is_refused(tmp_path: Path) -
 async def test_an_imported_command_line_without_permission_is_disabled_and_reported(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         servers = {"run": {"command": "/usr/bin/env", "args": ["sh", "-c", "touch /tmp/ran"]}}
-        made = await bring(rig, pack(plain(servers=servers)))
-        assert [each["server"] for each in made["withheld"]] == ["run"]
-        domain = made["domainId"]
-        shown = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]["run"]
-        assert shown["enabled"] is False
-        change = {"settings": {"mcpServers": {"run": {**shown, "enabled": True}}}}
+        imported = await bring(rig, pack(plain(servers=servers)))
+        assert [server["server"] for server in imported["withheld"]] == ["run"]
+        domain = imported["domainId"]
+        server_settings = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]["run"]
+        assert server_settings["enabled"] is False
+        change = {"settings": {"mcpServers": {"run": {**server_settings, "enabled": True}}}}
         assert (await rig.refused("PATCH", f"/api/domains/{domain}", change))[1] == "MCP_COMMAND_NOT_ALLOWED"
 
 
@@ -220,11 +225,11 @@ async def test_an_import_notes_server_specific_parts_and_keeps_roles_unchanged(
         members["roles/broken.role.md"] = BROKEN_ROLE.encode()
         members["documents/strange.xyz"] = b"\0\1\2"
         members["documents/broken.pdf"] = b"%PDF-1.7 no more"
-        made = await bring(rig, pack(members))
-        notes = {note["path"].partition(":")[0]: note["text"] for note in made["findings"]}
+        imported = await bring(rig, pack(members))
+        notes = {note["path"].partition(":")[0]: note["text"] for note in imported["findings"]}
         assert "'nobody'" in notes["settings.primaryRoleId"]
         assert any(path.endswith("broken.role.md") for path in notes)
-        domain = made["domainId"]
+        domain = imported["domainId"]
         await rig.taken_up(domain)
         items = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
         assert {item["status"] for item in items} == {"failed"}
@@ -237,11 +242,11 @@ async def test_only_admins_export_and_only_operators_create_domains(tmp_path: Pa
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         data = await export(rig, domain)
-        keys = {who: await make_key(rig, who, who, domain) for who in ("member", "author", "admin")}
+        keys = {role: await make_key(rig, role, role, domain) for role in ("member", "author", "admin")}
         path = f"/api/domains/{domain}/bundle"
-        for who, key in keys.items():
+        for role, key in keys.items():
             headers = {**bearer(key), **ZIP}
-            status = 200 if who == "admin" else 403
+            status = 200 if role == "admin" else 403
             assert (await rig.http.get(path, headers=headers)).status_code == status
             assert (await rig.http.post(path, headers=headers, content=data)).status_code == status
             assert (await rig.http.post("/api/bundles", headers=headers, content=data)).status_code == 403
@@ -314,13 +319,13 @@ async def test_a_repacked_bundle_is_the_same_domain(tmp_path: Path) -> None:
         data = await export(rig, domain)
         members = members_of(data)
         for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            out = io.BytesIO()
-            with zipfile.ZipFile(out, "w", compression) as archive:
+            buffer = io.BytesIO()
+            with zipfile.ZipFile(buffer, "w", compression) as archive:
                 for folder in sorted({f"{name.rpartition('/')[0]}/" for name in members if "/" in name}):
                     archive.writestr(folder, b"")  # as other programs write a folder
                 for name, content in members.items():
                     archive.writestr(name, content)
-            copy = (await bring(rig, out.getvalue()))["domainId"]
+            copy = (await bring(rig, buffer.getvalue()))["domainId"]
             await rig.taken_up(copy)
             assert await export(rig, copy) == data, compression
 
@@ -356,7 +361,10 @@ async def test_a_link_in_the_target_folder_is_reported_before_any_change(tmp_pat
         answer = await rig.refused("POST", f"/api/domains/{domain}/bundle", content=data, headers=ZIP)
         assert answer[:2] == (409, "WORKSPACE_REFUSED")
         assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["language"] == "de"
-        names = [each["name"] for each in (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]]
+        names = [
+            component["name"]
+            for component in (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
+        ]
         assert names == ["01-tone.md"]
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -366,9 +374,9 @@ async def test_a_file_that_changes_during_an_export_leaves_no_complete_bundle(tm
         domain = await fill(rig)
         bundle = await rig.application.business.exports.prepare(LOCAL, domain, memories=False)
         (rig.settings.workspaces / domain / "documents" / "pump.md").write_bytes(b"# Pump\n\nIt holds 9 litres.\n")
-        sent = b"".join([piece async for piece in bundle.pieces()])
-        assert len(sent) < bundle.contents.size
-        assert not zipfile.is_zipfile(io.BytesIO(sent))
+        content = b"".join([piece async for piece in bundle.pieces()])
+        assert len(content) < bundle.contents.size
+        assert not zipfile.is_zipfile(io.BytesIO(content))
 
 
 async def test_a_secret_in_a_users_text_is_not_sent_and_stays_in_the_text(tmp_path: Path) -> None:
@@ -378,25 +386,25 @@ async def test_a_secret_in_a_users_text_is_not_sent_and_stays_in_the_text(tmp_pa
         secret = "team-secret-value"
         text = f"Say {secret}.\n"
         await rig.ok("PUT", f"/api/domains/{domain}/prompt-components/02-said.md", {"content": text})
-        said = {"expertise": f"Knows {secret}.", "variables": {"HOST": "tools.example", "SAID": secret}}
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": said})
+        settings = {"expertise": f"Knows {secret}.", "variables": {"HOST": "tools.example", "SAID": secret}}
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": settings})
         (rig.settings.workspaces / domain / "skills" / "sums" / "more.md").write_bytes(b"\xff " + secret.encode())
         data = await export(rig, domain, memories="true")
         assert secret.encode() not in data
         members = members_of(data)
         assert members["prompt/02-said.md"] == b"Say [secret TEAM].\n"
         assert members["skills/sums/more.md"] == b"\xff [secret TEAM]"
-        done = await bring_over(rig, domain, data)
-        assert {difference["kind"] for difference in done["differences"]} == {"memory"}
-        about = json.loads(members["domain.json"])
-        about["settings"]["variables"]["HOST"] = "other.example"
-        members["domain.json"] = json.dumps(about).encode()
+        report = await bring_over(rig, domain, data)
+        assert {difference["kind"] for difference in report["differences"]} == {"memory"}
+        manifest = json.loads(members["domain.json"])
+        manifest["settings"]["variables"]["HOST"] = "other.example"
+        members["domain.json"] = json.dumps(manifest).encode()
         await bring_over(rig, domain, pack(members), removeOthers="true", bind="tools")
-        stored = await rig.application.business.directory.settings(domain)
-        assert stored.variables == {"HOST": "other.example", "SAID": secret}
+        stored_settings = await rig.application.business.directory.settings(domain)
+        assert stored_settings.variables == {"HOST": "other.example", "SAID": secret}
         items = (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
         assert (rig.settings.workspaces / domain / "prompt" / "02-said.md").read_text() == text
-        assert {each["name"] for each in items} == {"01-tone.md", "02-said.md"}
+        assert {item["name"] for item in items} == {"01-tone.md", "02-said.md"}
 
 
 async def test_a_bundle_of_the_former_zip_writer_is_imported_with_the_same_files(tmp_path: Path) -> None:
@@ -404,7 +412,7 @@ async def test_a_bundle_of_the_former_zip_writer_is_imported_with_the_same_files
     data = await anyio.Path(__file__).parent.joinpath("data", "own_zip_writer.zip").read_bytes()
     async with Rig(tmp_path) as rig:
         rig.application.begin()
-        made = await bring(rig, data)
-        await rig.taken_up(made["domainId"])
-        again = await export(rig, made["domainId"], memories="true")
-        assert members_of(again) == members_of(data)
+        imported = await bring(rig, data)
+        await rig.taken_up(imported["domainId"])
+        second_export = await export(rig, imported["domainId"], memories="true")
+        assert members_of(second_export) == members_of(data)

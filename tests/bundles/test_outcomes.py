@@ -100,22 +100,22 @@ class Unavailable:
             raise StorageUnavailable("the connection was lost")
 
 
-async def lose_new(folder: Path, other: Path | None = None, **settings: Any) -> None:
+async def lose_new(folder: Path, other_folder: Path | None = None, **settings: Any) -> None:
     """Lose the outcome of a new domain's commit, and start again.
 
-    ``other``: another server used the data folder meanwhile.
+    ``other_folder``: another server used the data folder meanwhile.
     """
     async with Rig(folder, failpoint=Unavailable("bundle.placed"), **settings) as rig:
         answer = await rig.refused("POST", "/api/bundles", content=pack(MEMBERS), headers=ZIP)
         assert answer[:2] == (503, "STORAGE_UNAVAILABLE")
         assert await count_rows(rig) == 1
-        assert [each for each in rig.settings.workspaces.iterdir() if each.is_dir()] != [], "it may have been stored"
-    if other is not None:
-        async with Rig(other, **settings) as rig:
+        assert [path for path in rig.settings.workspaces.iterdir() if path.is_dir()] != [], "it may have been stored"
+    if other_folder is not None:
+        async with Rig(other_folder, **settings) as rig:
             assert await count_rows(rig) == 1, "it is not this one's"
     async with Rig(folder, **settings) as rig:
         assert await count_rows(rig) == 0
-        assert [each for each in rig.settings.workspaces.iterdir() if each.is_dir()] == []
+        assert [path for path in rig.settings.workspaces.iterdir() if path.is_dir()] == []
 
 
 async def test_an_uncertain_commit_is_left_to_the_next_start(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_files_over_a_domain_wait_while_its_commit_is_uncertain(tmp_path: 
         domain = await rig.domain()
         answer = await rig.refused("POST", f"/api/domains/{domain}/bundle", content=pack(MEMBERS), headers=ZIP)
         assert answer[:2] == (503, "STORAGE_UNAVAILABLE")
-        assert [each.suffix for each in (rig.settings.data / "imports").iterdir()] == [".over"]
+        assert [path.suffix for path in (rig.settings.data / "imports").iterdir()] == [".over"]
     async with Rig(tmp_path) as rig:
         assert not any((rig.settings.data / "imports").iterdir())
         assert not (rig.settings.workspaces / domain / "prompt" / "a.md").exists()
@@ -156,10 +156,10 @@ async def test_an_import_with_missing_files_removes_nothing(tmp_path: Path) -> N
         )
         assert answer[1] == "STORAGE_FULL"
         assert await count_rows(rig) == 1
-        for each in (rig.settings.data / "imports").iterdir():
-            shutil.rmtree(each)
+        for folder in (rig.settings.data / "imports").iterdir():
+            shutil.rmtree(folder)
     async with Rig(tmp_path) as rig:
         key = {"Authorization": f"Bearer {rig.application.access.local_key}"}
-        found = (await rig.http.get(f"/api/domains/{domain}/documents", headers=key)).json()["items"]
-        assert [each["name"] for each in found] == ["mine.md"]
+        documents = (await rig.http.get(f"/api/domains/{domain}/documents", headers=key)).json()["items"]
+        assert [document["name"] for document in documents] == ["mine.md"]
         assert await count_rows(rig) == 0

@@ -42,16 +42,16 @@ def make(folder: Path) -> None:
             members["documents/new/gauge.md"] = b"# Gauge\n\nIt shows bars.\n"
             members["roles/role/judge/judge.role.md"] = b"<role><personality>Fair.</personality></role>\n"
             del members["documents/\u8bf7\u5047 \u00e9.md"], members["skills/sums/SKILL.md"]
-            about = json.loads(members["domain.json"])
-            about["settings"]["language"] = "fr"
-            members["domain.json"] = json.dumps(about).encode()
+            manifest = json.loads(members["domain.json"])
+            manifest["settings"]["language"] = "fr"
+            members["domain.json"] = json.dumps(manifest).encode()
             (folder / BUNDLE).write_bytes(data)
             (folder / AFTER).write_bytes(pack(members))
 
     anyio.run(work)
 
 
-def on_copy(folder: Path, name: str, work: Callable[[Rig], Awaitable[object]]) -> Callable[[], object]:
+def work_on_copy(folder: Path, name: str, work: Callable[[Rig], Awaitable[object]]) -> Callable[[], object]:
     """Return a function that works on a copy of the data folder. The copy is made before."""
 
     async def begin() -> None:
@@ -92,11 +92,11 @@ def look(folder: Path, name: str, report: Path) -> dict[str, object]:
                 await rig.ok("POST", f"/api/domains/{record['id']}/documents/rescan")
                 members = members_of(await export(rig, record["id"], memories="true"))
                 exported.append({name: data.decode("latin-1") for name, data in members.items()})
-            left = sorted(path.name for path in (rig.settings.data / "imports").glob("*"))
+            leftovers = sorted(path.name for path in (rig.settings.data / "imports").glob("*"))
             folders = len([path for path in rig.settings.workspaces.iterdir() if path.is_dir()])
             settings = rig.settings
         findings = [str(finding) for finding in await examine(settings, False)]
-        result.update({"domains": exported, "left": left, "folders": folders, "findings": findings})
+        result.update({"domains": exported, "left": leftovers, "folders": folders, "findings": findings})
 
     if run(looking) != 0:
         return {}
@@ -117,22 +117,29 @@ def kill_all(
     ``before`` is the state of the folder ``base``, see `look`.
     """
     copy(folder, f"{kind}-whole")
-    reached = count(on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
+    counts = count(work_on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
     after = look(folder, f"{kind}-whole", folder / "report")
     problems = [] if before and after and before != after else ["it changed nothing"]
-    kill_places = [place for place in places(Counter(reached), "bundle.") if place.partition(":")[0] not in skipped]
+    kill_places = [place for place in places(Counter(counts), "bundle.") if place.partition(":")[0] not in skipped]
     kill_places = kill_places[::every]
     for number, place in enumerate(kill_places):
         name = f"{kind}-{number}"
         copy(folder, name)
-        if run(on_copy(folder, name, lambda rig: work(rig, folder)), place) != EXIT_CODE:
+        if run(work_on_copy(folder, name, lambda rig: work(rig, folder)), place) != EXIT_CODE:
             problems.append(f"{place}: was not reached")
         state = look(folder, name, folder / "report")
         if state not in (before, after):
             problems.append(f"{place}: is neither as before nor as after: {_outline(state)}")
-        decided = "bundle.stored", "bundle.removed", "bundle.cleared", "bundle.file", "bundle.applied", "bundle.done"
-        whole = place.startswith(decided)
-        if whole and state != after:
+        final_places = (
+            "bundle.stored",
+            "bundle.removed",
+            "bundle.cleared",
+            "bundle.file",
+            "bundle.applied",
+            "bundle.done",
+        )
+        is_whole = place.startswith(final_places)
+        if is_whole and state != after:
             problems.append(f"{place}: what had happened is gone")
         shutil.rmtree(folder / name)
     return len(kill_places), problems

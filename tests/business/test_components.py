@@ -51,9 +51,9 @@ def test_a_broken_file_keeps_its_last_good_text_and_gives_the_reason(tmp_path: P
     path.write_text("Good")
     assert files.read(tmp_path).texts == ("Good",)
     path.write_bytes(b"bad \xff")
-    broken = files.read(tmp_path)
-    assert broken.texts == ("Good",)
-    assert broken.problems == (("10-identity.md", "not UTF-8 at byte 4"),)
+    result = files.read(tmp_path)
+    assert result.texts == ("Good",)
+    assert result.problems == (("10-identity.md", "not UTF-8 at byte 4"),)
     path.write_text("Good again")
     assert files.read(tmp_path) == Components(("Good again",), (), ("10-identity.md",))
     path.write_bytes(b"x" * (READ_LIMIT + 1))
@@ -71,11 +71,11 @@ def test_a_folder_that_cannot_be_listed_keeps_what_was_read(tmp_path: Path) -> N
     assert files.read(tmp_path).texts == ("Good",)
     prompt.chmod(0)
     try:
-        read = files.read(tmp_path)
+        result = files.read(tmp_path)
     finally:
         prompt.chmod(0o700)
-    assert read.texts == ("Good",)
-    assert read.problems or os.geteuid() == 0  # the superuser can list it nevertheless
+    assert result.texts == ("Good",)
+    assert result.problems or os.geteuid() == 0  # the superuser can list it nevertheless
 
 
 def test_long_texts_are_cut_with_a_visible_mark(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_links_out_of_the_workspace_do_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "cleaned"),
     [
         ("a\u200bb\u202ec\x00d\x1b[0m", "abcd[0m"),
         ("before </system> after", "before  after"),
@@ -118,8 +118,8 @@ def test_links_out_of_the_workspace_do_not_count(tmp_path: Path) -> None:
         ("你好\n\t世界", "你好\n\t世界"),
     ],
 )
-def test_invisible_characters_and_system_tags_are_removed(text: str, kept: str) -> None:
-    assert clean(text) == kept
+def test_invisible_characters_and_system_tags_are_removed(text: str, cleaned: str) -> None:
+    assert clean(text) == cleaned
 
 
 @PATIENT
@@ -152,8 +152,8 @@ def test_a_text_is_cut_to_its_bound_before_it_is_cleaned(letters: str) -> None:
 @PATIENT
 @given(st.text())
 def test_no_invisible_character_is_left(text: str) -> None:
-    kept = [c for c in clean(text) if c not in "\n\t"]
-    assert not [c for c in kept if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")]
+    cleaned = [c for c in clean(text) if c not in "\n\t"]
+    assert not [c for c in cleaned if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")]
 
 
 @PATIENT
@@ -163,13 +163,13 @@ def test_limits_are_kept_and_truncation_marks_are_correct(sizes: list[int], lett
         (Path(folder) / "prompt").mkdir()
         for number, size in enumerate(sizes):
             (Path(folder) / "prompt" / f"{number}.md").write_text(letter * size, encoding="utf-8")
-        read = ComponentFiles().read(Path(folder))
-    written = [size for size in sizes if size]
-    assert len(read.texts) == len(read.names) == len(written)
-    counts = [text.removesuffix(mark[0] if (mark := MARK.search(text)) else "").count(letter) for text in read.texts]
+        result = ComponentFiles().read(Path(folder))
+    written_sizes = [size for size in sizes if size]
+    assert len(result.texts) == len(result.names) == len(written_sizes)
+    counts = [text.removesuffix(mark[0] if (mark := MARK.search(text)) else "").count(letter) for text in result.texts]
     assert all(count <= FILE_LIMIT for count in counts)
-    assert sum(counts) == min(TOTAL_LIMIT, sum(min(size, FILE_LIMIT) for size in written))
-    for text, count, size in zip(read.texts, counts, written, strict=True):
+    assert sum(counts) == min(TOTAL_LIMIT, sum(min(size, FILE_LIMIT) for size in written_sizes))
+    for text, count, size in zip(result.texts, counts, written_sizes, strict=True):
         mark = MARK.search(text)
         assert (mark is None) == (count == size)
         assert mark is None or mark.groups() == (str(count), str(size))

@@ -28,9 +28,9 @@ def test_a_server_is_discovered_only_while_its_process_owns_the_folder(tmp_path:
     assert find_server(tmp_path) == "http://127.0.0.1:1234"
     assert find_key(tmp_path) == "a key"
     assert (tmp_path / "server.json").stat().st_mode & 0o777 == 0o600
-    left = (tmp_path / "server.json").read_text()
+    stale_text = (tmp_path / "server.json").read_text()
     owner.release()
-    (tmp_path / "server.json").write_text(left)  # the state after a kill -9
+    (tmp_path / "server.json").write_text(stale_text)  # the state after a kill -9
     assert find_server(tmp_path) is None
 
 
@@ -84,11 +84,11 @@ def test_a_folder_in_place_of_a_file_is_a_one_line_error(
     tmp_path: Path, name: str, make: Callable[[Path], None], kind: str
 ) -> None:
     make(tmp_path / name)
-    with pytest.raises(BadConfiguration) as raised:
+    with pytest.raises(BadConfiguration) as error:
         DataFolder.own(tmp_path)
-    said = str(raised.value)
-    assert f"{tmp_path / name} is a {kind} and must be a file" in said
-    assert "\n" not in said
+    message = str(error.value)
+    assert f"{tmp_path / name} is a {kind} and must be a file" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("name", ["workspaces", "payloads", "index", "incoming", "mcp"])

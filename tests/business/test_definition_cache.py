@@ -18,11 +18,11 @@ async def definition(rig: Rig, conversation: str, user: User = LOCAL) -> Definit
 async def test_conversations_share_equal_data(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        one, other = await rig.conversation(domain), await rig.conversation(domain)
-        elsewhere = await rig.conversation()
-        assert await definition(rig, one) is await definition(rig, one)
-        assert await definition(rig, one) == await definition(rig, other)
-        assert await definition(rig, one) != await definition(rig, elsewhere)
+        first, second = await rig.conversation(domain), await rig.conversation(domain)
+        foreign = await rig.conversation()
+        assert await definition(rig, first) is await definition(rig, first)
+        assert await definition(rig, first) == await definition(rig, second)
+        assert await definition(rig, first) != await definition(rig, foreign)
 
 
 async def test_a_change_of_the_domain_or_of_the_users_rights_applies_at_once(tmp_path: Path) -> None:
@@ -62,18 +62,18 @@ async def test_tools_of_built_in_servers_are_cached_while_unchanged(tmp_path: Pa
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
         hub, first = rig.application.machinery.tools, await definition(rig, conversation)
-        kept = await hub.open(first)
-        assert await hub.open(first) is kept
-        alone = await hub.open(_without_documents(first))
-        assert len(alone.tools) < len(kept.tools)
-        kept = await hub.open(first)
-        assert await hub.open(first) is kept
+        opened = await hub.open(first)
+        assert await hub.open(first) is opened
+        reduced = await hub.open(_without_documents(first))
+        assert len(reduced.tools) < len(opened.tools)
+        opened = await hub.open(first)
+        assert await hub.open(first) is opened
         rig.application.machinery.pool.restart("retriever")
-        assert not kept.fresh
-        again = await hub.open(first)
-        assert again is not kept
-        assert again.tools == kept.tools
-        assert again.fresh
+        assert not opened.fresh
+        reopened = await hub.open(first)
+        assert reopened is not opened
+        assert reopened.tools == opened.tools
+        assert reopened.fresh
 
 
 async def test_a_new_secret_is_redacted_in_cached_tools(tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ async def test_a_new_secret_is_redacted_in_cached_tools(tmp_path: Path) -> None:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
         hub, first = rig.application.machinery.tools, await definition(rig, conversation)
-        kept = await hub.open(first)
-        word = next(each for tool in kept.tools for each in tool.description.split() if len(each) > 8)
+        opened = await hub.open(first)
+        word = next(word for tool in opened.tools for word in tool.description.split() if len(word) > 8)
         rig.application.ground.vault.redact.add(domain, "TOKEN", word)
-        assert await hub.open(first) is kept
-        assert all(word not in tool.description for tool in kept.tools)
+        assert await hub.open(first) is opened
+        assert all(word not in tool.description for tool in opened.tools)
 
 
 def _without_documents(definition: Definition) -> Definition:

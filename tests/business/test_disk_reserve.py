@@ -18,9 +18,9 @@ async def test_a_folder_that_cannot_be_written_refuses_uploads_until_it_can(tmp_
     await reserve.probe()
     with pytest.raises(StorageFull, match="nothing can be written to the data folder now"):
         await reserve.check()
-    here = DiskReserve(tmp_path, 0)
-    await here.probe()
-    await here.check()
+    disk_reserve = DiskReserve(tmp_path, 0)
+    await disk_reserve.probe()
+    await disk_reserve.check()
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - a folder of nothing
 
 
@@ -29,16 +29,16 @@ async def test_health_reports_a_read_only_data_folder_and_uploads_are_refused(tm
         domain = await rig.domain()
         health = rig.application.business.health
         folder = rig.settings.data
-        away = folder.rename(tmp_path / "away")  # like a volume that was unmounted
+        moved = folder.rename(tmp_path / "away")  # like a volume that was unmounted
         try:
             await health.probe()
-            shown = await rig.ok("GET", "/api/health")
-            assert (shown["status"], shown["disk"]["state"]) == ("degraded", "degraded")
-            assert "nothing can be written" in shown["disk"]["reason"]
+            report = await rig.ok("GET", "/api/health")
+            assert (report["status"], report["disk"]["state"]) == ("degraded", "degraded")
+            assert "nothing can be written" in report["disk"]["reason"]
             files = {"file": ("a.md", b"# A", "text/markdown")}
-            refused = await rig.refused("POST", f"/api/domains/{domain}/documents", files=files)
-            assert refused[:2] == (507, "STORAGE_FULL")
+            refusal = await rig.refused("POST", f"/api/domains/{domain}/documents", files=files)
+            assert refusal[:2] == (507, "STORAGE_FULL")
         finally:
-            away.rename(folder)
+            moved.rename(folder)
         await health.probe()
         assert (await rig.ok("GET", "/api/health"))["status"] == "ok"

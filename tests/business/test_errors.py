@@ -14,8 +14,16 @@ from agentic_rag.tools import errors as server_errors
 from agentic_rag.tools.oauth import errors as sign_in_errors
 
 PLACES = {
-    each.__name__
-    for each in (errors, budget_errors, bundle_errors, startup_errors, sign_in_errors, component_errors, server_errors)
+    module.__name__
+    for module in (
+        errors,
+        budget_errors,
+        bundle_errors,
+        startup_errors,
+        sign_in_errors,
+        component_errors,
+        server_errors,
+    )
 }
 """Modules that declare errors."""
 ENTRY = {"server": "a", "target": "b", "secrets": ["c"]}
@@ -41,14 +49,14 @@ ABSTRACT = {"Conflict", "TurnError", "StorageError", "StartupError"}
 """Base classes that hold shared fields, and are not raised themselves."""
 
 
-def below(kind: type[BaseException]) -> Iterator[type[BaseException]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from below(each)
+def all_subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from all_subclasses(subclass)
 
 
-def declared() -> list[type[AgenticRagError]]:
-    kinds = {each for each in below(AgenticRagError) if issubclass(each, AgenticRagError)}
+def declared_errors() -> list[type[AgenticRagError]]:
+    kinds = {kind for kind in all_subclasses(AgenticRagError) if issubclass(kind, AgenticRagError)}
     return sorted(kinds, key=lambda kind: kind.__name__)
 
 
@@ -63,18 +71,18 @@ def test_every_exception_of_the_product_is_in_the_tree_or_stays_in_its_module() 
     for module in pkgutil.walk_packages(agentic_rag.__path__, "agentic_rag."):
         if ".migrations" not in module.name:
             importlib.import_module(module.name)
-    elsewhere = {
-        f"{each.__module__}.{each.__name__}"
-        for each in below(BaseException)
-        if each.__module__.startswith("agentic_rag.") and each.__module__ not in PLACES
+    unlisted = {
+        f"{kind.__module__}.{kind.__name__}"
+        for kind in all_subclasses(BaseException)
+        if kind.__module__.startswith("agentic_rag.") and kind.__module__ not in PLACES
     }
-    public = {name for name in elsewhere if not name.rpartition(".")[2].startswith("_")}
+    public = {name for name in unlisted if not name.rpartition(".")[2].startswith("_")}
     public = {name for name in public if not name.startswith("agentic_rag.testing.")}  # errors of the fakes
     assert public == UNTOLD
 
 
 def test_an_error_has_a_text_and_its_declared_attributes() -> None:
-    for kind in declared():
+    for kind in declared_errors():
         error = sample(kind)
         assert (str(error).strip() != "") == (kind.__name__ not in {"Conflict", "TurnError", "StartupError"}), kind
         assert "self" not in str(error), kind
@@ -90,7 +98,7 @@ def test_every_code_belongs_to_one_error() -> None:
     """Special cases of their base class: they share its code and have their own text."""
     shared = {"RequestRefused", "InternalError", "UnreadableAttachment", *special, *ABSTRACT}
     """The server's own code, the default, and the code of a document that cannot be read."""
-    codes = [sample(kind).code for kind in declared() if kind.__name__ not in shared]
+    codes = [sample(kind).code for kind in declared_errors() if kind.__name__ not in shared]
     assert len(codes) == len(set(codes))
     assert sample(NotFound).code == "ABC_NOT_FOUND"
 

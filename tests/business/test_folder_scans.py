@@ -12,14 +12,14 @@ from agentic_rag.operations.folder_marks import WHOLE_EVERY, FolderMarks
 from agentic_rag.store.domains import DomainRecord
 
 
-def domain_in(tmp_path: Path) -> DomainRecord:
+def make_domain(tmp_path: Path) -> DomainRecord:
     workspace = tmp_path / "desk"
     make_workspace(workspace)
     (workspace / "documents" / "a.md").write_text("A.")
     return DomainRecord(id="desk", name="Desk", settings={}, workspace=str(workspace), created_at="", updated_at="")
 
 
-async def changed(marks: FolderMarks, domain: DomainRecord) -> bool:
+async def find_change(marks: FolderMarks, domain: DomainRecord) -> bool:
     """Whether a round finds a change, which is then handled."""
     marks.begin()
     mark = await marks.new_mark(domain)
@@ -56,24 +56,24 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_file_change_is_noticed_in_the_next_scan_and_only_there(tmp_path: Path, name: str) -> None:
-    domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
-    while await changed(marks, domain):  # the first round; the second one is a complete scan
+    domain, marks = make_domain(tmp_path), FolderMarks(DomainThreads())
+    while await find_change(marks, domain):  # the first round; the second one is a complete scan
         pass
     CHANGES[name](tmp_path / "desk")
-    assert await changed(marks, domain)
-    rounds = [await changed(marks, domain) for _ in range(WHOLE_EVERY)]
+    assert await find_change(marks, domain)
+    rounds = [await find_change(marks, domain) for _ in range(WHOLE_EVERY)]
     assert rounds.count(True) == 1, "a whole look, once in so many"
 
 
 async def test_a_settings_change_triggers_a_scan(tmp_path: Path) -> None:
-    domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
-    while await changed(marks, domain):
+    domain, marks = make_domain(tmp_path), FolderMarks(DomainThreads())
+    while await find_change(marks, domain):
         pass
-    assert await changed(marks, domain.replace(version=2))
+    assert await find_change(marks, domain.replace(version=2))
 
 
 async def test_a_folder_with_problems_is_scanned_again(tmp_path: Path) -> None:
-    domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
+    domain, marks = make_domain(tmp_path), FolderMarks(DomainThreads())
     for _ in range(3):
         marks.begin()
         assert await marks.new_mark(domain) is not None

@@ -25,13 +25,13 @@ class Knot:
 
 
 @pytest.fixture(autouse=True)
-def no_look_by_itself() -> Iterator[None]:
+def no_automatic_collection() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
 
 
-def old_garbage() -> weakref.ref[Knot]:
+def make_old_garbage() -> weakref.ref[Knot]:
     """Return a reference to garbage that only a full collection finds."""
     knot = Knot()
     gc.collect(1)
@@ -39,15 +39,15 @@ def old_garbage() -> weakref.ref[Knot]:
 
 
 async def test_garbage_collection_runs_while_no_turn_runs() -> None:
-    found = old_garbage()
+    reference = make_old_garbage()
     await garbage.look_where_quiet(Turns(0))
-    assert found() is None
+    assert reference() is None
 
 
 async def test_no_full_garbage_collection_runs_during_a_turn() -> None:
-    found = old_garbage()
+    reference = make_old_garbage()
     await garbage.look_where_quiet(Turns(1))
-    assert found() is not None
+    assert reference() is not None
 
 
 async def test_garbage_collection_is_skipped_after_few_allocations() -> None:

@@ -21,7 +21,7 @@ def disk() -> Iterator[Event]:
 
 
 @contextmanager
-def answering(disk: Event) -> Iterator[None]:
+def answer_at_end(disk: Event) -> Iterator[None]:
     """Let the disk answer at the end of the block, because changes are awaited."""
     try:
         yield
@@ -41,70 +41,70 @@ async def until_idle(threads: DomainThreads) -> None:
 
 
 async def test_each_domain_has_its_own_limit_of_threads(disk: Event) -> None:
-    threads, begun = DomainThreads(3), []
+    threads, started = DomainThreads(3), []
 
     def hang(number: int) -> bool:
-        begun.append(number)
+        started.append(number)
         return disk.wait()
 
     async with anyio.create_task_group() as tasks:
-        with answering(disk):
+        with answer_at_end(disk):
             for number in range(60):
                 tasks.start_soon(threads.run, "one", hang, number)
             with anyio.fail_after(240):
-                while len(begun) < 3:
+                while len(started) < 3:
                     await anyio.lowlevel.checkpoint()
             assert await threads.run("other", sum, (1, 2)) == 3
             assert await threads.read("other", sum, (1, 2)) == 3
-            assert sorted(begun) == [0, 1, 2]
+            assert sorted(started) == [0, 1, 2]
             assert threads.owners == {"one"}
-    assert sorted(begun) == list(range(60))
+    assert sorted(started) == list(range(60))
     assert not threads.owners
 
 
 async def test_waiting_for_a_thread_can_be_cancelled_before_the_work_starts(disk: Event) -> None:
-    done: list[int] = []
+    results: list[int] = []
     threads = DomainThreads(1)
     async with anyio.create_task_group() as tasks:
-        with answering(disk):
+        with answer_at_end(disk):
             tasks.start_soon(threads.run, "one", wait_for, disk)
             await anyio.wait_all_tasks_blocked()
             async with anyio.create_task_group() as leaving:
-                leaving.start_soon(threads.run, "one", done.append, 1)
-                leaving.start_soon(threads.read, "one", done.append, 2)
+                leaving.start_soon(threads.run, "one", results.append, 1)
+                leaving.start_soon(threads.read, "one", results.append, 2)
                 await anyio.wait_all_tasks_blocked()
                 leaving.cancel_scope.cancel()
-        await threads.run("one", done.append, 3)
-    assert done == [3]
+        await threads.run("one", results.append, 3)
+    assert results == [3]
     assert not threads.owners
 
 
 async def test_waiting_too_long_for_a_thread_is_an_error_before_the_work_starts(disk: Event) -> None:
-    done: list[int] = []
+    results: list[int] = []
     threads = DomainThreads(1, patience=0.01)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(threads.run, "one", wait_for, disk)
         await anyio.wait_all_tasks_blocked()
-        with answering(disk):
+        with answer_at_end(disk):
             for verb in (threads.run, threads.read):
-                with pytest.raises(WorkspaceUnavailable) as raised:
-                    await verb("one", done.append, 1)
-                assert (raised.value.code, raised.value.status, raised.value.retryable) == (
+                with pytest.raises(WorkspaceUnavailable) as error:
+                    await verb("one", results.append, 1)
+                assert (error.value.code, error.value.status, error.value.retryable) == (
                     "STORAGE_UNAVAILABLE",
                     503,
                     True,
                 )
-    assert done == []
+    assert results == []
 
 
 async def test_a_hanging_read_delays_no_caller_and_occupies_its_place(disk: Event) -> None:
-    threads, begun = DomainThreads(2, patience=0.01), []
+    threads, started = DomainThreads(2, patience=0.01), []
 
     def hang() -> bool:
-        begun.append(1)
+        started.append(1)
         return disk.wait()
 
-    while len(begun) < 2:  # a job whose thread has not started in time occupies no slot
+    while len(started) < 2:  # a job whose thread has not started in time occupies no slot
         with pytest.raises(WorkspaceUnavailable, match=r"a read did not end within 0\.01 s|2 other operations"):
             await threads.read("one", hang)
     with pytest.raises(WorkspaceUnavailable, match="2 other operations in it do not end"):
@@ -116,27 +116,27 @@ async def test_a_hanging_read_delays_no_caller_and_occupies_its_place(disk: Even
 
 
 async def test_cancelling_abandons_a_read_and_waits_for_a_write(disk: Event) -> None:
-    threads, ended = DomainThreads(), []
+    threads, finished = DomainThreads(), []
 
     async def change() -> None:
         try:
             await threads.run("one", wait_for, disk)
         finally:
-            ended.append("change")
+            finished.append("change")
 
     async with anyio.create_task_group() as tasks:
-        async with anyio.create_task_group() as reading:
-            reading.start_soon(threads.read, "one", wait_for, disk)
+        async with anyio.create_task_group() as group:
+            group.start_soon(threads.read, "one", wait_for, disk)
             await anyio.wait_all_tasks_blocked()
-            reading.cancel_scope.cancel()
+            group.cancel_scope.cancel()
         tasks.start_soon(change)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
-        with answering(disk):
+        with answer_at_end(disk):
             with anyio.CancelScope(shield=True):
                 await anyio.wait_all_tasks_blocked()
-            assert ended == []
-    assert ended == ["change"]
+            assert finished == []
+    assert finished == ["change"]
     await until_idle(threads)
 
 
@@ -164,17 +164,17 @@ async def test_cancelled_callers_release_their_places() -> None:
 
 
 async def test_each_owner_has_one_piece_of_work_in_the_queue(disk: Event) -> None:
-    shared, order, begun = one_thread(), list[str](), anyio.Event()
+    shared, order, started = one_thread(), list[str](), anyio.Event()
 
     def hold() -> None:
-        anyio.from_thread.run_sync(begun.set)
+        anyio.from_thread.run_sync(started.set)
         wait_for(disk)
 
     with anyio.fail_after(240):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.run, "greedy", hold)
-            await begun.wait()
-            with answering(disk):
+            await started.wait()
+            with answer_at_end(disk):
                 for _ in range(20):
                     tasks.start_soon(shared.run, "greedy", order.append, "greedy")
                 await anyio.wait_all_tasks_blocked()
@@ -186,19 +186,19 @@ async def test_each_owner_has_one_piece_of_work_in_the_queue(disk: Event) -> Non
 
 
 async def test_a_caller_cancelled_before_a_thread_is_free_leaves_no_work(disk: Event) -> None:
-    shared, begun = one_thread(), anyio.Event()
+    shared, started = one_thread(), anyio.Event()
 
     def hold() -> None:
-        anyio.from_thread.run_sync(begun.set)
+        anyio.from_thread.run_sync(started.set)
         wait_for(disk)
 
     with anyio.fail_after(240):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shared.run, "greedy", hold)
-            await begun.wait()
-            with answering(disk):
-                with anyio.move_on_after(0) as waiting:
+            await started.wait()
+            with answer_at_end(disk):
+                with anyio.move_on_after(0) as scope:
                     await shared.run("modest", disk.set)
-                assert waiting.cancelled_caught
+                assert scope.cancelled_caught
                 assert shared.owners == {"greedy"}
     await until_idle(shared)

@@ -48,6 +48,9 @@ def test_superseded_versions_rank_last_and_no_hit_is_lost() -> None:
         "new": VersionFacts("Plan 2024.md", "2024-01-01", "a"),
         "other": VersionFacts("Budget.md", "2020-01-01", "a"),
     }
-    found = newest_first([hit("old"), hit("unknown"), hit("other"), hit("new"), hit("old")], documents)
-    assert [each.document_id for each in found] == ["unknown", "other", "new", "old", "old"]
-    assert [each.document_id for each in newest_first([hit("old"), hit("other")], documents)] == ["old", "other"]
+    hits = newest_first([hit("old"), hit("unknown"), hit("other"), hit("new"), hit("old")], documents)
+    assert [found_hit.document_id for found_hit in hits] == ["unknown", "other", "new", "old", "old"]
+    assert [ranked_hit.document_id for ranked_hit in newest_first([hit("old"), hit("other")], documents)] == [
+        "old",
+        "other",
+    ]

@@ -101,7 +101,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @contextmanager
-def watching(roles: Path) -> Iterator[WatchedWorkspaces]:
+def watch_workspaces(roles: Path) -> Iterator[WatchedWorkspaces]:
     watched = WatchedWorkspaces(roles)
     try:
         yield watched
@@ -111,25 +111,25 @@ def watching(roles: Path) -> Iterator[WatchedWorkspaces]:
 
 @pytest.fixture
 def watched(place: Place) -> Iterator[WatchedWorkspaces]:
-    with watching(place.roles) as made:
-        yield made
+    with watch_workspaces(place.roles) as workspaces:
+        yield workspaces
 
 
-def begun(watched: WatchedWorkspaces, workspace: Path) -> WorkspaceVersion:
-    era = watched.begin(workspace)
-    assert era is not None
-    assert watched.holds(era)
-    return era
+def begin_version(watched: WatchedWorkspaces, workspace: Path) -> WorkspaceVersion:
+    version = watched.begin(workspace)
+    assert version is not None
+    assert watched.holds(version)
+    return version
 
 
 def note_queues() -> list[str]:
     """Return the system's information on each inotify queue of this process."""
-    found = []
+    infos = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the thread that lists
             if "inotify" in os.readlink(f"/proc/self/fd/{descriptor}"):
-                found.append(Path(f"/proc/self/fdinfo/{descriptor}").read_text())
-    return found
+                infos.append(Path(f"/proc/self/fdinfo/{descriptor}").read_text())
+    return infos
 
 
 def watches() -> int:
@@ -204,20 +204,20 @@ def another_workspace(place: Place) -> None:
     place.fill(place.workspace, 7)
 
 
-def workspaces_moved(place: Place) -> None:
-    around = place.workspace.parent
-    around.rename(place.base / "workspaces.old")
+def move_workspaces(place: Place) -> None:
+    parent = place.workspace.parent
+    parent.rename(place.base / "workspaces.old")
     place.fill(place.workspace, 7)
 
 
-def another_way(place: Place) -> None:
+def replace_way(place: Place) -> None:
     shutil.copytree(place.way, place.base / "other", symlinks=True)
     place.write(place.base / "other" / "workspaces" / "law" / "prompt" / "a.md", 7)
     (place.base / "new").symlink_to("other")
     os.replace(place.base / "new", place.way)
 
 
-def removed(place: Place) -> None:
+def remove_workspace(place: Place) -> None:
     shutil.rmtree(place.workspace)
 
 
@@ -253,7 +253,15 @@ def another_process(place: Place) -> None:
 
 EDITS: list[Edit] = [
     *(write_in_place, truncate, append, rename_over, dance, delete, change_mode, change_mode_of_a_folder),
-    *(link_for_a_file, link_for_a_folder, another_folder, another_workspace, workspaces_moved, another_way, removed),
+    *(
+        link_for_a_file,
+        link_for_a_folder,
+        another_folder,
+        another_workspace,
+        move_workspaces,
+        replace_way,
+        remove_workspace,
+    ),
     *(deep_file, deep_folder, skill, another_skill, builtin_role, file_for_a_folder, another_process),
 ]
 
@@ -262,23 +270,23 @@ EDITS: list[Edit] = [
 def test_an_edit_changes_the_workspace_version_each_time(
     edit: Edit, place: Place, watched: WatchedWorkspaces, tmp_path: Path
 ) -> None:
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     append(place)
-    assert not watched.holds(era)
-    era = begun(watched, place.workspace)
+    assert not watched.holds(version)
+    version = begin_version(watched, place.workspace)
     place.look()
-    assert watched.holds(era)
+    assert watched.holds(version)
     edit(place)
-    assert not watched.holds(era)
-    assert not watched.holds(era)
+    assert not watched.holds(version)
+    assert not watched.holds(version)
 
 
 def test_an_edit_causes_one_scan(place: Place, watched: WatchedWorkspaces) -> None:
     for _ in range(3):
-        era = begun(watched, place.workspace)
-        assert watched.begin(place.workspace) is era
+        version = begin_version(watched, place.workspace)
+        assert watched.begin(place.workspace) is version
         append(place)
-        assert not watched.holds(era)
+        assert not watched.holds(version)
 
 
 @pytest.mark.parametrize("name", ["", "prompt", "skills", ".promptx"])
@@ -286,31 +294,31 @@ def test_creating_a_missing_folder_changes_the_workspace_version(
     name: str, place: Place, watched: WatchedWorkspaces
 ) -> None:
     shutil.rmtree(place.workspace / name)
-    era, seen = watched.begin(place.workspace), place.look()
+    version, state = watched.begin(place.workspace), place.look()
     place.fill(place.workspace, 7)
-    assert place.look() != seen
-    assert not watched.holds(era)
+    assert place.look() != state
+    assert not watched.holds(version)
 
 
 def test_nothing_is_cached_for_an_empty_workspace(place: Place, watched: WatchedWorkspaces) -> None:
     """The system reports the end of an empty folder once no process has it open."""
     shutil.rmtree(place.workspace)
     place.workspace.mkdir()
-    era = watched.begin(place.workspace)
-    held = os.open(place.workspace, os.O_RDONLY)
+    version = watched.begin(place.workspace)
+    descriptor = os.open(place.workspace, os.O_RDONLY)
     try:
         place.workspace.rmdir()
         place.fill(place.workspace, 7)
-        assert not watched.holds(era)
+        assert not watched.holds(version)
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def test_unrelated_workspace_files_do_not_change_the_version(place: Place, watched: WatchedWorkspaces) -> None:
     (place.workspace / "notes.txt").touch()
     (place.workspace / ".promptx" / "state.json").touch()
     (place.workspace / ".promptx" / "cognition" / "clerk").mkdir(parents=True)
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     (place.workspace / "notes.txt").write_text("A server's own.")
     (place.workspace / ".promptx" / "state.json").write_text("PromptX' own.")
     (place.workspace / ".promptx" / "cognition" / "clerk" / "engrams.db").write_text("A memory.")
@@ -319,34 +327,34 @@ def test_unrelated_workspace_files_do_not_change_the_version(place: Place, watch
     place.fill(place.workspace.parent / "tax", 1)
     (place.base / "real" / "beside.txt").write_text("Around it.")
     place.look()
-    assert watched.holds(era)
+    assert watched.holds(version)
 
 
 def test_lost_file_events_change_all_workspace_versions(place: Place, watched: WatchedWorkspaces) -> None:
-    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-    if most > 200_000:
+    queue_limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if queue_limit > 200_000:
         pytest.skip("so many changes take too long")
-    other = place.workspace.parent / "tax"
-    place.fill(other, 0)
-    eras = [begun(watched, place.workspace), begun(watched, other)]
+    second_workspace = place.workspace.parent / "tax"
+    place.fill(second_workspace, 0)
+    versions = [begin_version(watched, place.workspace), begin_version(watched, second_workspace)]
     files = [prompt(place) / "a.md", place.workspace / FILES[2]]
-    for number in range(most + 2):  # alternate, because the same change twice would be one notification
+    for number in range(queue_limit + 2):  # alternate, because the same change twice would be one notification
         os.utime(files[number % 2])
-    place.write(other / "prompt" / "a.md", 7)
-    assert not any(watched.holds(era) for era in eras)
-    again = begun(watched, other)
-    place.write(other / "prompt" / "a.md", 8)
-    assert not watched.holds(again)
+    place.write(second_workspace / "prompt" / "a.md", 7)
+    assert not any(watched.holds(version) for version in versions)
+    second_version = begin_version(watched, second_workspace)
+    place.write(second_workspace / "prompt" / "a.md", 8)
+    assert not watched.holds(second_version)
 
 
 def test_a_second_hard_link_is_detected_by_the_next_scan(place: Place, watched: WatchedWorkspaces) -> None:
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     os.link(prompt(place) / "a.md", place.base / "second.md")
     (place.base / "second.md").write_text("Through the other name.")
-    assert [watched.holds(era) for _ in range(LOOK_ANEW)] == [True] * (LOOK_ANEW - 1) + [False]
-    following = begun(watched, place.workspace)
-    assert following is not era
-    assert not watched.holds(era)
+    assert [watched.holds(version) for _ in range(LOOK_ANEW)] == [True] * (LOOK_ANEW - 1) + [False]
+    next_version = begin_version(watched, place.workspace)
+    assert next_version is not version
+    assert not watched.holds(version)
 
 
 # -- random changes in any order ------------------------------------------------------------------------------
@@ -359,9 +367,9 @@ STEPS = st.one_of(
 )
 
 
-def take_step(place: Place, kind: str, one: str, two: str, number: int) -> None:
+def take_step(place: Place, kind: str, name: str, second_name: str, number: int) -> None:
     """Change something, if the current state allows the change."""
-    path, other = place.workspace / one, place.workspace / two
+    path, second_path = place.workspace / name, place.workspace / second_name
     if kind == "write":
         place.write(path, number)
     elif kind == "append":
@@ -370,19 +378,19 @@ def take_step(place: Place, kind: str, one: str, two: str, number: int) -> None:
     elif kind == "truncate":
         os.truncate(path, number % 20)
     elif kind == "put":
-        place.write(place.base / "draft" / Path(one).name, number)
-        os.replace(place.base / "draft" / Path(one).name, path)
+        place.write(place.base / "draft" / Path(name).name, number)
+        os.replace(place.base / "draft" / Path(name).name, path)
     elif kind == "mode":
         path.chmod(0o700 if number % 2 else 0o755)
     elif kind == "remove":
         remove(path)
     elif kind == "link":
         remove(path)
-        path.symlink_to(other)
+        path.symlink_to(second_path)
     elif kind == "mkdir":
         path.mkdir(parents=True)
     elif kind == "rename":
-        path.rename(other)
+        path.rename(second_path)
     else:
         take_step_around(place, kind, path, number)
 
@@ -414,21 +422,21 @@ def remove(path: Path) -> None:
 def test_a_changed_workspace_never_keeps_its_version(steps: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder))
-        with watching(place.roles) as watched:
-            era, seen = watched.begin(place.workspace), place.look()
-            for number, (kind, one, two) in enumerate(steps, 1):
+        with watch_workspaces(place.roles) as watched:
+            version, state = watched.begin(place.workspace), place.look()
+            for number, (kind, name, second_name) in enumerate(steps, 1):
                 with suppress(OSError, shutil.Error):
-                    take_step(place, kind, one, two, number)
-                if not watched.holds(era):
-                    era, seen = watched.begin(place.workspace), place.look()
+                    take_step(place, kind, name, second_name, number)
+                if not watched.holds(version):
+                    version, state = watched.begin(place.workspace), place.look()
                 else:
-                    assert kind == "nothing" or place.look() == seen
+                    assert kind == "nothing" or place.look() == state
             (place.roles / "end").touch()
-            era = watched.begin(place.workspace)
+            version = watched.begin(place.workspace)
             place.look()
-            if era is not None:
-                assert all(watched.holds(era) for _ in range(LOOK_ANEW))
-            assert not watched.holds(era)
+            if version is not None:
+                assert all(watched.holds(version) for _ in range(LOOK_ANEW))
+            assert not watched.holds(version)
 
 
 # -- limits, and missing notifications ------------------------------------------------------------------------
@@ -437,18 +445,18 @@ def test_a_changed_workspace_never_keeps_its_version(steps: list[tuple[str, str,
 def test_only_the_most_recently_used_workspaces_are_watched(place: Place, watched: WatchedWorkspaces) -> None:
     before = watches()
     workspaces = [place.workspace.parent / f"w{number}" for number in range(MOST_WORKSPACES)]
-    for each in workspaces:
-        (each / "prompt").mkdir(parents=True)
-    eras = [begun(watched, each) for each in workspaces]
+    for workspace in workspaces:
+        (workspace / "prompt").mkdir(parents=True)
+    versions = [begin_version(watched, workspace) for workspace in workspaces]
     full = watches()
-    assert begun(watched, workspaces[0]) is eras[0]
-    begun(watched, place.workspace)
-    assert watched.holds(eras[0])
-    assert not watched.holds(eras[1])
-    assert watched.holds(eras[2])
-    for each in workspaces:
-        shutil.rmtree(each)
-        assert watched.begin(each) is None
+    assert begin_version(watched, workspaces[0]) is versions[0]
+    begin_version(watched, place.workspace)
+    assert watched.holds(versions[0])
+    assert not watched.holds(versions[1])
+    assert watched.holds(versions[2])
+    for workspace in workspaces:
+        shutil.rmtree(workspace)
+        assert watched.begin(workspace) is None
     assert watches() - before < full / 10
     assert watched.begin(place.workspace) is not None
 
@@ -460,28 +468,28 @@ def test_a_workspace_with_too_many_folders_is_scanned_without_a_watch(place: Pla
     assert watched.begin(place.workspace) is None
     assert watches() == before
     shutil.rmtree(place.workspace / "skills")
-    begun(watched, place.workspace)
+    begin_version(watched, place.workspace)
 
 
 def test_deep_folders_of_a_skill_are_not_watched(place: Place, watched: WatchedWorkspaces) -> None:
     for number in range(MOST_FOLDERS):
         (place.workspace / f"skills/x/lib/p{number}").mkdir(parents=True)
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     place.write(place.workspace / "skills/x/lib/p1/code.py", 7)
-    assert watched.holds(era)
+    assert watched.holds(version)
     skill(place)
-    assert not watched.holds(era)
+    assert not watched.holds(version)
 
 
 def test_a_folder_mounted_by_two_workspaces_counts_in_both(place: Place, watched: WatchedWorkspaces) -> None:
     inner = prompt(place) / "inner"
     place.fill(inner, 0)
-    outer = begun(watched, place.workspace)
-    in_the_way = begun(watched, prompt(place))
-    begun(watched, inner)
+    outer = begin_version(watched, place.workspace)
+    in_the_way = begin_version(watched, prompt(place))
+    begin_version(watched, inner)
     append(place)
     assert not watched.holds(outer)
-    outer, nested = begun(watched, place.workspace), begun(watched, inner)
+    outer, nested = begin_version(watched, place.workspace), begin_version(watched, inner)
     shutil.rmtree(inner)
     assert not watched.holds(nested)
     assert watched.begin(inner) is None
@@ -499,7 +507,7 @@ def test_workspaces_on_remote_file_systems_are_not_cached(workspace: Path, watch
 
 def test_missing_or_unwatchable_built_in_roles_disable_the_cache(place: Place) -> None:
     for roles in (place.base / "none", Path("/proc/self")):
-        with watching(roles) as watched:
+        with watch_workspaces(roles) as watched:
             assert watched.begin(place.workspace) is None
 
 
@@ -512,10 +520,10 @@ def test_a_cyclic_path_ends(place: Place, watched: WatchedWorkspaces) -> None:
 def test_after_the_end_no_value_is_kept(place: Place) -> None:
     before, queues = watches(), len(note_queues())
     watched = WatchedWorkspaces(place.roles)
-    era = begun(watched, place.workspace)
+    version = begin_version(watched, place.workspace)
     watched.close()
     watched.close()
-    assert not watched.holds(era)
+    assert not watched.holds(version)
     assert not watched.holds(None)
     assert watched.begin(place.workspace) is None
     assert (watches(), len(note_queues())) == (before, queues)
@@ -526,71 +534,71 @@ def test_after_the_end_no_value_is_kept(place: Place) -> None:
 
 def test_concurrently_started_watch_threads_miss_no_change(place: Place, watched: WatchedWorkspaces) -> None:
     workspaces = [place.workspace.parent / f"w{number}" for number in range(4)]
-    for each in workspaces:
-        place.fill(each, 0)
-    ended = Event()
+    for path in workspaces:
+        place.fill(path, 0)
+    stop = Event()
 
     def edit(workspace: Path) -> None:
         for number in range(100):
-            era = watched.begin(workspace)
+            version = watched.begin(workspace)
             place.write(workspace / "prompt" / "a.md", number)
-            assert not watched.holds(era)
+            assert not watched.holds(version)
             deep = workspace / ".promptx" / "resource" / f"deep{number}"
             deep.mkdir()  # next to the listing of another thread whose path has the same beginning
-            era = watched.begin(workspace)
+            version = watched.begin(workspace)
             place.write(deep / "clerk.role.md", number)
-            assert not watched.holds(era)
+            assert not watched.holds(version)
             shutil.rmtree(deep)
 
     def begin(workspace: Path) -> None:
-        while not ended.is_set():
+        while not stop.is_set():
             watched.holds(watched.begin(workspace))
 
     with ThreadPoolExecutor(len(workspaces) + 2) as threads:
         beside = [threads.submit(begin, workspace) for workspace in (*workspaces[:1], place.workspace)]
         try:
-            for done in [threads.submit(edit, workspace) for workspace in workspaces]:
-                done.result()
+            for future in [threads.submit(edit, workspace) for workspace in workspaces]:
+                future.result()
         finally:
-            ended.set()
+            stop.set()
         for each_beside in beside:
             each_beside.result()
-    era = begun(watched, place.workspace)
+    era = begin_version(watched, place.workspace)
     builtin_role(place)
     assert not watched.holds(era)
 
 
 def test_a_shutdown_during_the_start_of_threads_leaves_no_watch(place: Place) -> None:
     workspaces = [place.workspace.parent / f"w{number}" for number in range(4)]
-    for each in workspaces:
-        place.fill(each, 0)
+    for path in workspaces:
+        place.fill(path, 0)
     for _ in range(25):
-        watched, eras, ended = WatchedWorkspaces(place.roles), list[WorkspaceVersion | None](), Event()
+        watched, versions, stop = WatchedWorkspaces(place.roles), list[WorkspaceVersion | None](), Event()
 
         def begin(
             workspace: Path,
             watched: WatchedWorkspaces = watched,
-            eras: list[WorkspaceVersion | None] = eras,
-            ended: Event = ended,
+            versions: list[WorkspaceVersion | None] = versions,
+            stop: Event = stop,
         ) -> None:
-            while not ended.is_set():
-                eras.append(watched.begin(workspace))
+            while not stop.is_set():
+                versions.append(watched.begin(workspace))
                 (workspace / "prompt" / "a.md").touch()
 
         with ThreadPoolExecutor(len(workspaces)) as threads:
             running = [threads.submit(begin, workspace) for workspace in workspaces]
             try:
-                while not any(eras):
+                while not any(versions):
                     assert not any(thread.done() for thread in running)
                 watched.close()
-                with watching(place.roles):  # has the number of the closed descriptor
-                    ended.set()
+                with watch_workspaces(place.roles):  # has the number of the closed descriptor
+                    stop.set()
                     for thread in running:
                         thread.result()
                     assert watches() == 0
             finally:
-                ended.set()
-        assert not any(watched.holds(era) for era in eras)
+                stop.set()
+        assert not any(watched.holds(version) for version in versions)
 
 
 # -- with the application -------------------------------------------------------------------------------------
@@ -598,15 +606,15 @@ def test_a_shutdown_during_the_start_of_threads_leaves_no_watch(place: Place) ->
 
 def test_the_snapshot_cache_keeps_only_recent_workspaces(place: Place, watched: WatchedWorkspaces) -> None:
     sights: SnapshotCache[int, str] = SnapshotCache(watched)
-    era = watched.begin(place.workspace)
+    version = watched.begin(place.workspace)
     sights.keep(0, WorkspaceSnapshot(None, "only for who looked"))
     assert sights.find(0) is None
     for key in range(MOST_WORKSPACES + 1):
-        sights.keep(key, WorkspaceSnapshot(era, f"look {key}"))
+        sights.keep(key, WorkspaceSnapshot(version, f"look {key}"))
     assert sights.find(0) is None
-    known = sights.find(1)
-    assert known is not None
-    assert known.found == "look 1"
+    cached = sights.find(1)
+    assert cached is not None
+    assert cached.found == "look 1"
     append(place)
     assert sights.find(1) is None
     sights.keep(1, WorkspaceSnapshot(None, "nothing is known now"))
@@ -620,8 +628,8 @@ async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_n
         component, role = workspace / "prompt" / "10-a.md", workspace / ".promptx/resource/researcher.role.md"
         component.write_text("First words.")
         role.write_text(text_for(role, 1))
-        talk = await rig.conversation(domain)
-        await rig.say(talk, "Hi")
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
         assert "First words." in str(rig.model.requests[-1].system)
         business, roles = rig.application.business, rig.application.machinery.roles
         user = User("olga", operator=True)
@@ -645,7 +653,7 @@ async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_n
                 answers.set()
         component.write_text("Second words.")
         role.write_text(text_for(role, 2))
-        await rig.say(talk, "Go on")
+        await rig.say(conversation, "Go on")
         assert "Second words." in str(rig.model.requests[-1].messages[-1])  # the text before it is unchanged
         assert await roles.hash(domain, "researcher") != text_hash
         second, _ = await business.definitions.definition(user, record)

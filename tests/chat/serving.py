@@ -28,17 +28,17 @@ LOCAL = User("local")
 class Connections(SocketProtocol):
     """Records every connection, so that a test can break it as a network does."""
 
-    seen: list["Connections"]
+    open_connections: list["Connections"]
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.seen.append(self)
+        self.open_connections.append(self)
 
 
 def break_connections() -> None:
-    for connection in Connections.seen:
+    for connection in Connections.open_connections:
         connection.transport.abort()
-    Connections.seen.clear()
+    Connections.open_connections.clear()
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ async def chat_server(desk: Desk) -> AsyncGenerator[str]:
         ],
         exception_handlers={AgenticRagError: refuse},
     )
-    Connections.seen = []
+    Connections.open_connections = []
     async with serving(Guard(app), ws=Connections) as address:
         yield f"http://{address}"
 

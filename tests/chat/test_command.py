@@ -20,15 +20,15 @@ PROCESS_SECONDS = 240.0
 """Seconds after which a process counts as hanging. Imports are slow on a busy machine."""
 
 
-def environment(**given: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENTIC_RAG_")}
-    return kept | {"PYTHONUTF8": "1"} | given
+def environment(**variables: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENTIC_RAG_")}
+    return inherited | {"PYTHONUTF8": "1"} | variables
 
 
 async def run(cwd: Path, *arguments: str, stdin: str = "", **variables: str) -> tuple[int, str, str]:
     def wait() -> tuple[int, str, str]:
-        ended = run_program(["chat", *arguments], given=stdin, cwd=cwd, env=environment(**variables))
-        return ended.returncode, ended.stdout, ended.stderr
+        result = run_program(["chat", *arguments], given=stdin, cwd=cwd, env=environment(**variables))
+        return result.returncode, result.stdout, result.stderr
 
     return await anyio.to_thread.run_sync(wait)
 
@@ -36,21 +36,21 @@ async def run(cwd: Path, *arguments: str, stdin: str = "", **variables: str) -> 
 async def test_one_message_is_answered_and_the_process_ends_with_0(tmp_path: Path) -> None:
     desk = Desk(lambda turn_id: desk.answer(turn_id, "Hello ", "你好"))
     async with chat_server(desk) as url:
-        code, out, err = await run(tmp_path, "demo", "Hi", "--url", url)
-        assert (code, out.splitlines()[0]) == (0, "Hello 你好")
-        assert "\x1b" not in out
-        assert err == "conversation conv_1\n"
+        code, output, errors = await run(tmp_path, "demo", "Hi", "--url", url)
+        assert (code, output.splitlines()[0]) == (0, "Hello 你好")
+        assert "\x1b" not in output
+        assert errors == "conversation conv_1\n"
         assert desk.turns["turn_1"].content == "Hi"
-        code, out, err = await run(tmp_path, "demo", "More", "--conversation", "conv_1", AGENTIC_RAG_URL=url)
+        code, output, errors = await run(tmp_path, "demo", "More", "--conversation", "conv_1", AGENTIC_RAG_URL=url)
         assert (code, desk.turns["turn_2"].conversation_id) == (0, "conv_1")
 
 
 async def test_messages_are_read_from_a_pipe_until_it_ends(tmp_path: Path) -> None:
     desk = Desk(lambda turn_id: desk.answer(turn_id, f"answer to {desk.turns[turn_id].content}"))
     async with chat_server(desk) as url:
-        code, out, _ = await run(tmp_path, "demo", "--url", url, stdin="one\n\ntwo\n")
+        code, output, _ = await run(tmp_path, "demo", "--url", url, stdin="one\n\ntwo\n")
     assert code == 0
-    assert [line for line in out.splitlines() if line.startswith("answer")] == ["answer to one", "answer to two"]
+    assert [line for line in output.splitlines() if line.startswith("answer")] == ["answer to one", "answer to two"]
 
 
 async def test_a_failed_turn_ends_the_process_with_1_and_one_line(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_wrong_usage_is_2_and_a_missing_server_5(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def chatting(cwd: Path, url: str) -> AsyncIterator[Program]:
+async def run_chat(cwd: Path, url: str) -> AsyncIterator[Program]:
     """Run a chat with one message, and end it after the block."""
     child = Program(
         ["chat", "demo", "Hi", "--url", url],
@@ -101,7 +101,7 @@ async def wait_output(child: Program, words: str) -> None:
 
 async def test_ctrl_c_interrupts_the_turn_and_a_second_one_quits(tmp_path: Path) -> None:
     desk = Desk(lambda turn_id: desk.say(turn_id, Text("so far")))
-    async with chat_server(desk) as url, chatting(tmp_path, url) as child:
+    async with chat_server(desk) as url, run_chat(tmp_path, url) as child:
         await wait_output(child, "so far")
         child.send_signal(signal.SIGINT)
         assert await anyio.to_thread.run_sync(child.wait, PROCESS_SECONDS) == 130
@@ -111,7 +111,7 @@ async def test_ctrl_c_interrupts_the_turn_and_a_second_one_quits(tmp_path: Path)
 async def test_a_second_ctrl_c_quits_although_the_server_does_not_answer(tmp_path: Path) -> None:
     desk = Desk(lambda turn_id: desk.say(turn_id, Text("so far")))
     desk.deaf = True
-    async with chat_server(desk) as url, chatting(tmp_path, url) as child:
+    async with chat_server(desk) as url, run_chat(tmp_path, url) as child:
         await wait_output(child, "so far")
         child.send_signal(signal.SIGINT)
         await wait_output(child, "again")
@@ -123,5 +123,5 @@ async def test_a_second_ctrl_c_quits_although_the_server_does_not_answer(tmp_pat
 def test_a_command_that_only_asks_a_server_does_not_import_the_store() -> None:
     modules = "agentic_rag.cli, agentic_rag.commands.client, agentic_rag.chat.talk, agentic_rag.chat.screen"
     script = f"import sys, {modules}; print(*{{'agentic_rag.store', 'sqlalchemy'}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PROCESS_SECONDS)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PROCESS_SECONDS)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "\n", "")

@@ -120,9 +120,9 @@ def test_with_json_each_event_is_one_unchanged_line() -> None:
 def test_server_text_is_shown_without_markup_and_control_sequences(body: EventBody) -> None:
     paper = Paper()
     show(paper, body)
-    shown = paper.out + paper.err
-    assert not set(shown) & set("\x1b\x07\x9b\r\u202e")
-    assert "[bold]x[/bold]:smile:" in shown
+    printed = paper.out + paper.err
+    assert not set(printed) & set("\x1b\x07\x9b\r\u202e")
+    assert "[bold]x[/bold]:smile:" in printed
 
 
 def test_a_delegates_tools_are_shown_under_its_name_without_its_text() -> None:

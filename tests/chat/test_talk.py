@@ -23,13 +23,13 @@ TEXTS = [f"part {n} " for n in range(6)]
 class Listener:
     """Records a turn; ``on_event`` and ``on_note`` are called after each record."""
 
-    heard: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     on_event: Callable[[], object] = lambda: None
     on_note: Callable[[], object] = lambda: None
 
     def show(self, raw: str, frame: dict[str, Any]) -> None:
-        self.heard.append(frame)
+        self.events.append(frame)
         self.on_event()
 
     def note(self, text: str) -> None:
@@ -37,37 +37,37 @@ class Listener:
         self.on_note()
 
 
-def talk_to(url: str, heard: list[dict[str, Any]], notes: list[str]) -> Talk:
-    return Talk(Server(url), "conv_1", Listener(heard, notes))
+def make_talk(url: str, events: list[dict[str, Any]], notes: list[str]) -> Talk:
+    return Talk(Server(url), "conv_1", Listener(events, notes))
 
 
 async def test_a_turn_is_received_completely_and_in_order() -> None:
     desk = Desk(lambda turn_id: desk.answer(turn_id, *TEXTS))
-    heard: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     async with chat_server(desk) as url:
         assert await open_conversation(Server(url), "demo", None) == "conv_1"
-        assert await talk_to(url, heard, []).say("Hi") == "done"
-    assert [event["seq"] for event in heard] == list(range(1, 9))
-    assert [event["text"] for event in heard if event["type"] == "text"] == TEXTS
+        assert await make_talk(url, events, []).say("Hi") == "done"
+    assert [event["seq"] for event in events] == list(range(1, 9))
+    assert [event["text"] for event in events if event["type"] == "text"] == TEXTS
 
 
 @pytest.mark.parametrize("dropped_after", range(1, 8))
 async def test_a_connection_that_drops_after_any_event_is_resumed_without_gap_or_repeat(dropped_after: int) -> None:
     desk = Desk()
     desk.open("conv_1")
-    heard: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     notes: list[str] = []
 
     def hear() -> None:
-        if len(heard) == dropped_after:
+        if len(events) == dropped_after:
             break_connections()
             desk.answer("turn_1", *TEXTS[dropped_after - 1 :]) if dropped_after < 7 else desk.say("turn_1", DONE)
 
     desk.on_start = lambda turn_id: desk.say(turn_id, *(Text(text) for text in TEXTS[: dropped_after - 1]))
     async with chat_server(desk) as url:
         with anyio.fail_after(PATIENCE):
-            assert await Talk(Server(url), "conv_1", Listener(heard, notes, hear)).say("Hi") == "done"
-    assert [event["seq"] for event in heard] == list(range(1, 9))
+            assert await Talk(Server(url), "conv_1", Listener(events, notes, hear)).say("Hi") == "done"
+    assert [event["seq"] for event in events] == list(range(1, 9))
     assert len(notes) == 1
     assert len(desk.turns) == 1
 
@@ -75,7 +75,7 @@ async def test_a_connection_that_drops_after_any_event_is_resumed_without_gap_or
 async def test_a_connection_lost_before_the_acceptance_arrives_creates_no_second_turn() -> None:
     desk = Desk()
     desk.open("conv_1")
-    heard: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
 
     def drop_once(turn_id: str) -> None:
         break_connections()
@@ -84,8 +84,8 @@ async def test_a_connection_lost_before_the_acceptance_arrives_creates_no_second
     desk.on_start = drop_once
     async with chat_server(desk) as url:
         with anyio.fail_after(PATIENCE):
-            assert await talk_to(url, heard, []).say("Hi") == "done"
-    assert [event["seq"] for event in heard] == list(range(1, 9))
+            assert await make_talk(url, events, []).say("Hi") == "done"
+    assert [event["seq"] for event in events] == list(range(1, 9))
     assert len(desk.turns) == 1
 
 
@@ -93,16 +93,16 @@ async def test_a_stopped_turn_ends_interrupted() -> None:
     desk = Desk()
     desk.open("conv_1")
     endings: list[Ending] = []
-    started = anyio.Event()
-    desk.on_start = lambda turn_id: started.set()
+    turn_started = anyio.Event()
+    desk.on_start = lambda turn_id: turn_started.set()
 
     async def say(talk: Talk) -> None:
         endings.append(await talk.say("Hi"))
 
     async with chat_server(desk) as url, anyio.create_task_group() as tasks:
-        talk = talk_to(url, [], [])
+        talk = make_talk(url, [], [])
         tasks.start_soon(say, talk)
-        await started.wait()
+        await turn_started.wait()
         await talk.stop()
     assert endings == ["interrupted"]
 
@@ -130,7 +130,7 @@ async def test_a_refusal_is_printed_with_the_servers_text() -> None:
     desk.open("conv_1")
     async with chat_server(desk) as url:
         with pytest.raises(RequestRefused, match="visible character"):
-            await talk_to(url, [], []).say("  ")
+            await make_talk(url, [], []).say("  ")
         with pytest.raises(RequestRefused, match="no domain 'nowhere'"):
             await open_conversation(Server(url), "nowhere", None)
         with pytest.raises(RequestRefused, match="no conversation 'conv_9'"):
@@ -143,14 +143,14 @@ async def test_a_turn_that_fails_ends_with_its_error() -> None:
     desk = Desk(lambda turn_id: desk.say(turn_id, Error("LLM_SERVICE_ERROR", "overloaded", True)))
     desk.open("conv_1")
     async with chat_server(desk) as url:
-        assert await talk_to(url, [], []).say("Hi") == "error"
+        assert await make_talk(url, [], []).say("Hi") == "error"
 
 
 async def test_without_a_server_the_first_attempt_reports_it() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(ServerUnreachable, match=url):
-        await talk_to(url, [], []).say("Hi")
+        await make_talk(url, [], []).say("Hi")
     with pytest.raises(ServerUnreachable, match=url):
         await open_conversation(Server(url), "demo", None)
 

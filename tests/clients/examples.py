@@ -65,8 +65,8 @@ def read_examples(page: str, text: str) -> list[Example]:
         if program is not None:
             if label.strip() != "text output" or not body.strip():
                 raise ValueError(f"{page}: what example {len(examples) + 1} prints is not said after it")
-            promised = tuple(line for line in body.splitlines() if line.strip())
-            examples.append(Example(page, len(examples) + 1, *program, promised))
+            promised_lines = tuple(line for line in body.splitlines() if line.strip())
+            examples.append(Example(page, len(examples) + 1, *program, promised_lines))
             program = None
         elif mark == "complete" and language in _ENDINGS:
             program = (language, body)

@@ -44,23 +44,23 @@ class Live:
 @asynccontextmanager
 async def live(folder: Path, *steps: Scripted) -> AsyncIterator[Live]:
     """Serve a rig. ``POST /go-on`` releases the stalled steps."""
-    stalled = [step for step in steps if isinstance(step, Stalled)]
+    stalled_steps = [step for step in steps if isinstance(step, Stalled)]
     async with Rig(folder, *steps) as rig:
         domain = await rig.domain(subRoleIds=["researcher", "assistant"])
         await rig.upload(domain, "handbook.md", HANDBOOK)
-        async with serving(_with_release(rig.application.app, stalled)) as address:
+        async with serving(_with_release(rig.application.app, stalled_steps)) as address:
             yield Live(rig, f"http://{address}", domain)
 
 
-def _with_release(app: ASGIApp, stalled: list[Stalled]) -> ASGIApp:
-    async def released(scope: Scope, receive: Receive, send: Send) -> None:
+def _with_release(app: ASGIApp, stalled_steps: list[Stalled]) -> ASGIApp:
+    async def release(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] != "/go-on":
             await app(scope, receive, send)
             return
-        for step in stalled:
+        for step in stalled_steps:
             if step.reached.is_set():
                 step.until.set()
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    return released
+    return release

@@ -11,43 +11,45 @@ from tests.clients.live import BROKEN, FOUND, delegated, live
 from tests.node import run_client
 from tests.server.dialects.streams import STREAMS
 
-Heard = dict[str, Any]
+Output = dict[str, Any]
 
 
-def recorded() -> dict[str, list[Heard]]:
+def record_streams() -> dict[str, list[Output]]:
     """Return the encoder's output for every stream, for a client with known messages and for one without."""
-    made: dict[str, list[Heard]] = {}
+    streams: dict[str, list[Output]] = {}
     for name, events in STREAMS.items():
         for history in (None, [{"id": "m", "role": "user", "content": "Hi"}]):
             encoder = AgUi("thread", "run", history)
-            chunks: list[Heard] = []
+            chunks: list[Output] = []
             for event in events:
-                chunks += [each.get("chunk", each) for each in map(json.loads, encoder.frames(event))]
+                chunks += [frame.get("chunk", frame) for frame in map(json.loads, encoder.frames(event))]
                 if encoder.ended:
                     break
-            made[f"{name}{', history' if history else ''}"] = chunks
-    return made
+            streams[f"{name}{', history' if history else ''}"] = chunks
+    return streams
 
 
-def texts(heard: Heard, role: str = "assistant") -> list[str]:
-    return [message["content"] for message in heard["messages"] if message["role"] == role and message.get("content")]
+def texts(output: Output, role: str = "assistant") -> list[str]:
+    return [message["content"] for message in output["messages"] if message["role"] == role and message.get("content")]
 
 
 async def test_the_stock_client_reads_every_stream_and_a_live_server(tmp_path: Path) -> None:
     slow = Stalled(say("I was about to say"), 3)
     streams = tmp_path / "streams.json"
-    streams.write_text(json.dumps(recorded()))
+    streams.write_text(json.dumps(record_streams()))
     async with live(tmp_path, *FOUND, *FOUND, *delegated(), *BROKEN, slow) as server:
         native = await server.rig.say(await server.rig.conversation(server.domain), "How much leave?")
-        heard: list[Any] = await run_client("ag_ui.mjs", f"{server.address}/api/ag-ui/{server.domain}", str(streams))
-        listed = await server.rig.ok("GET", "/api/conversations")
-    check_recorded({each["name"]: each for each in heard[: len(recorded())]})
-    first, again, delegates, reset, stopped, forged, last = heard[len(recorded()) :]
+        results: list[Any] = await run_client("ag_ui.mjs", f"{server.address}/api/ag-ui/{server.domain}", str(streams))
+        conversations = await server.rig.ok("GET", "/api/conversations")
+    check_recorded({result["name"]: result for result in results[: len(record_streams())]})
+    first, repeated, delegates, reset, stopped, forged, last = results[len(record_streams()) :]
     check_found(first, native)
-    assert again["messages"] == first["messages"], "the same run is the same turn"
+    assert repeated["messages"] == first["messages"], "the same run is the same turn"
     assert sorted(delegates["subagents"]) == ["assistant", "researcher"]
-    said = [message for message in delegates["messages"] if message["role"] == "assistant" and message.get("content")]
-    owners = {each["content"]: each.get("subagentRunId", "").rpartition("/")[2] for each in said}
+    messages = [
+        message for message in delegates["messages"] if message["role"] == "assistant" and message.get("content")
+    ]
+    owners = {message["content"]: message.get("subagentRunId", "").rpartition("/")[2] for message in messages}
     assert (owners["First."], owners["Second."]) == ("researcher", "assistant")
     assert texts(delegates)[-1] == "Both have answered."
     assert (texts(reset)[-1], reset["outcome"]) == ("Other words.", "success")
@@ -56,44 +58,50 @@ async def test_the_stock_client_reads_every_stream_and_a_live_server(tmp_path: P
     assert texts(stopped)[-1] in ("I ", "I was ", "I was about ")
     assert (forged["payload"]["type"], forged["payload"]["code"]) == ("RUN_ERROR", "VALIDATION_ERROR")
     assert last == {"warnings": []}
-    assert [each["messageCount"] for each in listed["items"] if each["id"] == first["ids"]["conversationId"]] == [8]
+    assert [
+        conversation["messageCount"]
+        for conversation in conversations["items"]
+        if conversation["id"] == first["ids"]["conversationId"]
+    ] == [8]
 
 
-def check_recorded(by_name: dict[str, Heard]) -> None:
+def check_recorded(by_name: dict[str, Output]) -> None:
     assert len(by_name) == 2 * len(STREAMS)
-    assert [each["warnings"] for each in by_name.values()] == [[]] * len(by_name)
-    failed = {name: each["error"] or each["code"] for name, each in by_name.items() if each["outcome"] is None}
+    assert [result["warnings"] for result in by_name.values()] == [[]] * len(by_name)
+    failures = {
+        name: result["error"] or result["code"] for name, result in by_name.items() if result["outcome"] is None
+    }
     errors = {"error before text", "error after text", "a call taken back"}
-    assert {name for name in failed if name.endswith("history")} == {f"{name}, history" for name in errors}
-    resets = {name for name, each in by_name.items() if each["code"] == "STEP_RESET"}
+    assert {name for name in failures if name.endswith("history")} == {f"{name}, history" for name in errors}
+    resets = {name for name, result in by_name.items() if result["code"] == "STEP_RESET"}
     assert resets == {"reset", "reset before text", "reset of a delegate", "resumed"}
-    assert set(failed) == resets | errors | {f"{name}, history" for name in errors}
+    assert set(failures) == resets | errors | {f"{name}, history" for name in errors}
     full = by_name["full"]
     assert texts(full)[-1].endswith("And so on.")
     assert {"From one.", "From two."} <= set(texts(full))
     assert texts(by_name["reset, history"]) == ["Other words."]
     assert texts(by_name["resumed, history"]) == ["after."]
     assert by_name["interrupted"]["outcome"] == "cancelled"
-    assert [each.get("pending") for each in by_name.values() if each["outcome"] == "success"] == [[]] * (
-        len(by_name) - len(failed) - 2 * 5
+    assert [result.get("pending") for result in by_name.values() if result["outcome"] == "success"] == [[]] * (
+        len(by_name) - len(failures) - 2 * 5
     )
     assert by_name["waiting"]["outcome"] == by_name["approving, history"]["outcome"] == "interrupt"
 
 
-def check_found(heard: Heard, native: list[Heard]) -> None:
+def check_found(output: Output, native: list[Output]) -> None:
     """The answer, its call and its citations equal those of the native stream."""
-    done = native[-1]
-    assert texts(heard) == ["You get 25 days."]
-    assert heard["result"]["references"] == done["references"] != []
-    (call,) = [call for message in heard["messages"] for call in message.get("toolCalls", [])]
-    (said,) = [event for event in native if event["type"] == "tool_call"]
-    assert call["function"]["name"] == said["toolName"]
-    assert json.loads(call["function"]["arguments"]) == said["arguments"]
+    last_event = native[-1]
+    assert texts(output) == ["You get 25 days."]
+    assert output["result"]["references"] == last_event["references"] != []
+    (call,) = [call for message in output["messages"] for call in message.get("toolCalls", [])]
+    (tool_call,) = [event for event in native if event["type"] == "tool_call"]
+    assert call["function"]["name"] == tool_call["toolName"]
+    assert json.loads(call["function"]["arguments"]) == tool_call["arguments"]
     (result,) = [event for event in native if event["type"] == "tool_result"]
-    assert texts(heard, "tool") == [result["content"]]
-    named = {each["name"]: each["value"] for each in heard["custom"]}
-    (cited,) = [event for event in native if event["type"] == "source_reference"]
-    assert named["source_reference"]["citedText"] == cited["citedText"]
-    assert named["retrieval"]["hits"][0]["chunkId"] == cited["chunkId"]
-    usage, spent = heard["usage"][0], done["usage"]
-    assert (usage["model"], usage["outputTokens"]) == (done["model"], spent["outputTokens"])
+    assert texts(output, "tool") == [result["content"]]
+    custom_values = {custom_event["name"]: custom_event["value"] for custom_event in output["custom"]}
+    (citation,) = [event for event in native if event["type"] == "source_reference"]
+    assert custom_values["source_reference"]["citedText"] == citation["citedText"]
+    assert custom_values["retrieval"]["hits"][0]["chunkId"] == citation["chunkId"]
+    usage, done_usage = output["usage"][0], last_event["usage"]
+    assert (usage["model"], usage["outputTokens"]) == (last_event["model"], done_usage["outputTokens"])

@@ -85,8 +85,8 @@ async def page_of(origin: str) -> AsyncIterator[Page]:
 async def test_a_page_of_a_listed_origin_loses_three_connections_and_gets_every_event_once(tmp_path: Path) -> None:
     text = "This answer has some words, of which the last ones are late."
     slow = Stalled(say(text), 5)
-    async with serving(BLANK) as elsewhere, serving(BLANK) as unlisted:
-        origin = f"http://{elsewhere}"
+    async with serving(BLANK) as listed_page, serving(BLANK) as foreign_page:
+        origin = f"http://{listed_page}"
         async with Rig(tmp_path, use("promptx_discover"), slow, allowed_origins=origin) as rig:
             await rig.domain()
             proxy = Cutting(rig.application.app, slow)
@@ -94,20 +94,20 @@ async def test_a_page_of_a_listed_origin_loses_three_connections_and_gets_every_
                 url = f"http://{address}"
                 turn = await page.evaluate(ASK, [url, "Go"])
                 events = f"{url}/api/turns/{turn}/events"
-                heard: list[Any] = await page.evaluate(FOLLOW, [events, [*KINDS, *MORE, *ENDS], ENDS])
+                received: list[Any] = await page.evaluate(FOLLOW, [events, [*KINDS, *MORE, *ENDS], ENDS])
                 asked_after = list(proxy.asked_after)
-                whole = await rig.ok("GET", f"/api/turns/{turn}/stream")
+                stream = await rig.ok("GET", f"/api/turns/{turn}/stream")
                 key = await make_key(rig, "ann", "operator")
                 assert await page.evaluate(TRY, events) == "closed"  # it cannot send a key, and stops trying
                 assert await page.evaluate(SOCKET, [url, key]) == ["agentic-rag.native", "pong"]
-                await page.goto(f"http://{unlisted}")
+                await page.goto(f"http://{foreign_page}")
                 assert await page.evaluate(TRY, events) == "closed"
-    assert [each["event"] for each in heard] == whole
-    assert "".join(each["text"] for each in whole if each["type"] == "text") == text
-    assert types_of(whole)[-1] == "done"
+    assert [item["event"] for item in received] == stream
+    assert "".join(event["text"] for event in stream if event["type"] == "text") == text
+    assert types_of(stream)[-1] == "done"
     assert len(asked_after) == len(SENT_BEFORE_A_CUT) + 1 == 4
     # Bytes in transit at a disconnect are lost, so the browser continues after the last event it has read.
-    ids = [each["id"] for each in heard]
+    ids = [item["id"] for item in received]
     places = [0 if last is None else ids.index(last) + 1 for last in asked_after]
     assert places[0] == 0 < places[-1] < len(ids)
     assert places == sorted(places)

@@ -32,23 +32,23 @@ class Cutting:
         if scope["type"] != "http" or not scope["path"].endswith("/events"):
             await self._app(scope, receive, send)
             return
-        number, sent = len(self.asked_after), 0
+        number, frames_sent = len(self.asked_after), 0
         last = dict(scope["headers"]).get(b"last-event-id")
         self.asked_after.append(last and last.decode())
-        most = SENT_BEFORE_A_CUT[number] if number < len(SENT_BEFORE_A_CUT) else None
-        if most is None:
+        frame_limit = SENT_BEFORE_A_CUT[number] if number < len(SENT_BEFORE_A_CUT) else None
+        if frame_limit is None:
             self._stalled.until.set()
 
-        async def passed_on(message: Message) -> None:
-            nonlocal sent
+        async def forward(message: Message) -> None:
+            nonlocal frames_sent
             if message.get("body"):
                 message = {**message, "body": b"retry: 10\n\n" + message["body"]}
-                sent += 1
+                frames_sent += 1
             await send(message)
-            if sent == most:
+            if frames_sent == frame_limit:
                 raise ConnectionResetError("cut")
 
-        await self._app(scope, receive, passed_on)
+        await self._app(scope, receive, forward)
 
 
 async def test_a_client_disconnected_in_mid_answer_gets_every_event_once(tmp_path: Path) -> None:
@@ -63,15 +63,17 @@ async def test_a_client_disconnected_in_mid_answer_gets_every_event_once(tmp_pat
             events = f"/api/turns/{turn['id']}/events"
             kinds = ("turn_started", "iteration_start", "tool_call_started", "tool_call_arguments", "tool_call")
             more = ("tool_progress", "retrieval", "tool_result", "text", "title", "notice")
-            every = ",".join((*kinds, *more, *ENDS))
-            heard: list[Any] = await run_client("eventsource.mjs", f"http://{address}{events}", every, ",".join(ENDS))
-            whole = await rig.ok("GET", f"/api/turns/{turn['id']}/stream")
-    *got, last = heard
-    assert [each["event"] for each in got] == whole
-    assert "".join(each["text"] for each in whole if each["type"] == "text") == text
-    assert types_of(whole)[-1] == "done"
-    ids = [each["id"] for each in got]
+            event_names = ",".join((*kinds, *more, *ENDS))
+            output: list[Any] = await run_client(
+                "eventsource.mjs", f"http://{address}{events}", event_names, ",".join(ENDS)
+            )
+            stream = await rig.ok("GET", f"/api/turns/{turn['id']}/stream")
+    *received, last = output
+    assert [item["event"] for item in received] == stream
+    assert "".join(event["text"] for event in stream if event["type"] == "text") == text
+    assert types_of(stream)[-1] == "done"
+    ids = [item["id"] for item in received]
     cuts = [sum(SENT_BEFORE_A_CUT[: n + 1]) for n in range(len(SENT_BEFORE_A_CUT))]
-    assert proxy.asked_after == [None, *(ids[at - 1] for at in cuts)]
-    assert whole[cuts[-1] - 1]["type"] == "text"
+    assert proxy.asked_after == [None, *(ids[cut - 1] for cut in cuts)]
+    assert stream[cuts[-1] - 1]["type"] == "text"
     assert last == {"opened": len(SENT_BEFORE_A_CUT) + 1}

@@ -28,25 +28,27 @@ def example_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         anyio.run(server.indexed)
         rules = {"toolPolicy": {"search_documents": "ask"}}
         asking = str(server.call("POST", "/api/domains", {"name": "Asking", "settings": rules})["id"])
-        made = server.call("POST", "/api/keys", {"user": "ann", "role": "member", "domains": ["demo", asking]})
-        yield {"AGENTIC_RAG_URL": server.url, "AGENTIC_RAG_KEY": str(made["key"]), "AGENTIC_RAG_DOMAIN": asking}
+        created = server.call("POST", "/api/keys", {"user": "ann", "role": "member", "domains": ["demo", asking]})
+        yield {"AGENTIC_RAG_URL": server.url, "AGENTIC_RAG_KEY": str(created["key"]), "AGENTIC_RAG_DOMAIN": asking}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[each.name for each in EXAMPLES])
 def test_an_example_works_as_its_page_says(example: Example, example_server: dict[str, str], tmp_path: Path) -> None:
-    kept = {name: text for name, text in os.environ.items() if "KEY" not in name and "PROXY" not in name.upper()}
-    ended = subprocess.run(
+    inherited = {name: text for name, text in os.environ.items() if "KEY" not in name and "PROXY" not in name.upper()}
+    result = subprocess.run(
         example.write(tmp_path),
         cwd=tmp_path,
-        env={**kept, **example_server, "PYTHONIOENCODING": "utf-8"},
+        env={**inherited, **example_server, "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    said = f"{ended.stdout}\n{ended.stderr}"[-4000:]
-    assert ended.returncode == 0, said
-    assert example.find_unprinted(ended.stdout) is None, f"not printed: {example.find_unprinted(ended.stdout)}\n{said}"
+    output = f"{result.stdout}\n{result.stderr}"[-4000:]
+    assert result.returncode == 0, output
+    assert example.find_unprinted(result.stdout) is None, (
+        f"not printed: {example.find_unprinted(result.stdout)}\n{output}"
+    )
 
 
 OVERVIEWS = {"README", "standards"}
@@ -58,7 +60,7 @@ def test_every_page_is_listed_and_has_an_example() -> None:
     for path in PAGES.glob("*.md"):
         if path.stem not in OVERVIEWS:
             assert f"]({path.name})" in readme, f"{path.name} is not in the table of doors"
-            assert any(each.page == path.stem for each in EXAMPLES), f"{path.name} has no complete example"
+            assert any(example.page == path.stem for example in EXAMPLES), f"{path.name} has no complete example"
 
 
 COMPLETE = OVERVIEWS | {"authentication", "native", "observable", "rest", "durable-streams"}

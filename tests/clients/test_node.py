@@ -6,6 +6,6 @@ from tests.node import CLIENTS, run_client
 
 
 async def test_the_stock_clients_have_their_locked_versions() -> None:
-    wanted = json.loads((CLIENTS / "package.json").read_text())["dependencies"]
+    locked = json.loads((CLIENTS / "package.json").read_text())["dependencies"]
     (installed,) = await run_client("versions.mjs")
-    assert installed == wanted
+    assert installed == locked

@@ -64,15 +64,15 @@ async def test_the_python_client_completes_a_turn_after_kill_9(tmp_path: Path) -
                 assert turn.view.status == "waiting"
                 assert await client.answer(conversation, wait["waitId"], "accept") == "accepted"
                 view = await turn.finish()
-                stored = await client.messages(conversation)
-                again = await client.send(conversation, QUESTION, client_message_id="m-1")
-                assert again.id == turn.id, "a message sent twice made a second turn"
-                assert (await again.finish()).text == view.text
+                messages = await client.messages(conversation)
+                repeated = await client.send(conversation, QUESTION, client_message_id="m-1")
+                assert repeated.id == turn.id, "a message sent twice made a second turn"
+                assert (await repeated.finish()).text == view.text
                 with pytest.raises(ServerError, match="WAIT_ANSWERED"):
                     await client.answer(conversation, wait["waitId"], "accept")
     assert view.status == "done"
-    assert [message["role"] for message in stored] == ["user", "assistant"]
-    assert view.text == stored[-1]["content"]
+    assert [message["role"] for message in messages] == ["user", "assistant"]
+    assert view.text == messages[-1]["content"]
     call = [item for item in view.items if isinstance(item, Call)][-1]
     assert (call.name, call.status, call.wait_ids) == ("search_documents", "ok", [wait["waitId"]])
 
@@ -107,10 +107,12 @@ def install_package(folder: Path) -> None:
     npm = node().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     environment = {**os.environ, "PATH": f"{node().parent}:{os.environ['PATH']}"}
 
-    def run(where: Path, *arguments: str) -> None:
+    def run(folder_path: Path, *arguments: str) -> None:
         command = [str(node()), str(npm), *arguments]
-        ended = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-        assert ended.returncode == 0, ended.stderr
+        result = subprocess.run(
+            command, cwd=folder_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert result.returncode == 0, result.stderr
 
     run(PACKAGES / "javascript", "pack", "--pack-destination", str(folder))
     (archive,) = folder.glob("*.tgz")
@@ -134,11 +136,11 @@ async def test_the_javascript_client_completes_a_turn_after_kill_9(tmp_path: Pat
             assert await child.stdout.receive() == b"waiting\n"
             kill(server)
         with address.serving():
-            said = b""
+            output = b""
             async for piece in child.stdout:
-                said += piece
+                output += piece
             assert await child.wait() == 0
-    result = json.loads(said)
+    result = json.loads(output)
     assert (result["answered"], result["status"], result["same"]) == ("accepted", "done", True)
     assert result["calls"][-1] == ["search_documents", "ok"]
     assert result["text"] == result["again"] == result["stored"][-1]
@@ -149,19 +151,19 @@ async def test_a_client_with_a_wrong_key_is_refused(tmp_path: Path) -> None:
     with anyio.fail_after(PATIENCE), serving_without_demo(tmp_path / "data") as server:
         server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})
         async with Client(server.url, key="arag_wrong") as client:
-            with pytest.raises(ServerError) as refused:
+            with pytest.raises(ServerError) as refusal:
                 await client.create_conversation("demo")
-            with pytest.raises(ServerError) as closed:
+            with pytest.raises(ServerError) as closing:
                 await client.send("conv_1", "Hello")
-    assert refused.value.status == closed.value.status == 401
-    assert refused.value.code == closed.value.code
+    assert refusal.value.status == closing.value.status == 401
+    assert refusal.value.code == closing.value.code
 
 
 async def test_both_client_packages_build_the_same_view_of_a_turn(tmp_path: Path) -> None:
     first = Step((Think("Think 💭."), Say("I look 🔎 it up. "), Use("search_documents", {"query": "leave"})))
-    broken = Broken(Step((Think("Again"), Say("This is said and taken back. "), Say("Really."))), 6)
-    cited = Step((Say("They have 🎉 "), Say("25 days", (Cite(0),)), Say(".")))
-    async with Rig(tmp_path, first, broken, cited, use("no_such_tool", a=1), Step((Say("No."),))) as rig:
+    broken_step = Broken(Step((Think("Again"), Say("This is said and taken back. "), Say("Really."))), 6)
+    cited_step = Step((Say("They have 🎉 "), Say("25 days", (Cite(0),)), Say(".")))
+    async with Rig(tmp_path, first, broken_step, cited_step, use("no_such_tool", a=1), Step((Say("No."),))) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days of leave a year.")
         conversation = await rig.conversation(domain)
@@ -175,10 +177,12 @@ async def test_both_client_packages_build_the_same_view_of_a_turn(tmp_path: Path
         assert (python.text, python.status, python.usage) == tuple(
             javascript[name] for name in ("text", "status", "usage")
         )
-        assert [_comparable(item) for item in python.items] == [_kept(item) for item in javascript["items"]]
+        assert [_summarise_python(item) for item in python.items] == [
+            _summarise_javascript(item) for item in javascript["items"]
+        ]
 
 
-def _comparable(item: object) -> object:
+def _summarise_python(item: object) -> object:
     """Return an item of the Python view in the JavaScript view's form."""
     match item:
         case Text():
@@ -191,7 +195,7 @@ def _comparable(item: object) -> object:
     return type(item).__name__.lower()
 
 
-def _kept(item: dict[str, object]) -> object:
+def _summarise_javascript(item: dict[str, object]) -> object:
     match item["kind"]:
         case "text":
             citations = [(citation["number"], citation["from"], citation["to"]) for citation in item["citations"]]  # type: ignore[attr-defined]

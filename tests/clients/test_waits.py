@@ -15,39 +15,41 @@ from tests.server.dialects.reading import frames
 from tests.server.dialects.streams import APPROVING, WAITING
 from tests.server.test_waits import REMEMBER
 
-Heard = dict[str, Any]
+Output = dict[str, Any]
 ALL = frozenset({"wait_1", "wait_2", "wait_3"})
 
 
-def run(events: list[AgentEvent], run_id: str, answered: str = "", ended: frozenset[str] = frozenset()) -> list[Heard]:
+def run(
+    events: list[AgentEvent], run_id: str, answered_id: str = "", ended_ids: frozenset[str] = frozenset()
+) -> list[Output]:
     """Return an AG-UI run of a turn as sent to a client that has answered this wait."""
-    known = KnownWaits(ended, frozenset({answered}) if answered else frozenset())
-    told = [json.loads(frame) for frame in frames(AgUi("t", run_id, waits=known), events)]
-    return [each["chunk"] for each in told if "chunk" in each]
+    known_waits = KnownWaits(ended_ids, frozenset({answered_id}) if answered_id else frozenset())
+    chunks = [json.loads(frame) for frame in frames(AgUi("t", run_id, waits=known_waits), events)]
+    return [chunk["chunk"] for chunk in chunks if "chunk" in chunk]
 
 
-def recorded() -> Heard:
+def record_streams() -> Output:
     """Return the runs of a turn that waits three times, of one without a wait, and a message in three streams."""
     answers = ("", "wait_1", "wait_2", "wait_3")
     first, second = frozenset({"wait_1", "wait_2"}), frozenset({"wait_3"})
     streams = [KnownWaits(), KnownWaits(first, first), KnownWaits(ALL, second)]
     return {
-        "runs": [run(WAITING, f"run-{at}", answer) for at, answer in enumerate(answers)],
-        "whole": run(WAITING, "run-0", ended=ALL),
+        "runs": [run(WAITING, f"run-{index}", answer) for index, answer in enumerate(answers)],
+        "whole": run(WAITING, "run-0", ended_ids=ALL),
         "streams": [[json.loads(frame) for frame in frames(UiMessage(known), APPROVING)] for known in streams],
     }
 
 
 async def test_stock_clients_answer_waits_and_the_same_answer_continues(tmp_path: Path) -> None:
-    told = tmp_path / "told.json"
-    told.write_text(json.dumps(recorded()))
-    later = use("promptx_remember", engrams=[{"content": "x", "schema": "x", "strength": 0.5, "type": "ATOMIC"}])
-    steps = (REMEMBER, say("Done."), REMEMBER, say("Done."), later, say("Not kept."))
+    recording = tmp_path / "told.json"
+    recording.write_text(json.dumps(record_streams()))
+    third_call = use("promptx_remember", engrams=[{"content": "x", "schema": "x", "strength": 0.5, "type": "ATOMIC"}])
+    steps = (REMEMBER, say("Done."), REMEMBER, say("Done."), third_call, say("Not kept."))
     async with live(tmp_path, *steps) as server:
         domain = await server.rig.domain(toolPolicy={"promptx_remember": "ask"})
-        heard: list[Any] = await run_client("waits.mjs", server.address, domain, str(told))
+        results: list[Any] = await run_client("waits.mjs", server.address, domain, str(recording))
         waits = (await server.rig.ok("GET", "/api/waits"))["items"]
-    runs, ag_ui, streams, ui, declined = heard
+    runs, ag_ui, streams, ui, declined = results
     check_runs(runs)
     check_ag_ui(ag_ui)
     check_streams(streams)
@@ -58,52 +60,58 @@ async def test_stock_clients_answer_waits_and_the_same_answer_continues(tmp_path
     assert [wait["state"] for wait in waits] == ["declined", "accepted", "accepted"]
 
 
-def check_runs(heard: Heard) -> None:
+def check_runs(output: Output) -> None:
     """A turn in four runs leaves a client the same state as in one run, and its verifier reports nothing."""
-    assert heard["warnings"] == []
-    assert [each["error"] for each in heard["outcomes"]] == [None] * 4
-    assert [each["outcome"] for each in heard["outcomes"]] == ["interrupt"] * 3 + ["success"]
-    assert [each["interrupts"][0]["id"] for each in heard["outcomes"][:3]] == ["wait_1", "wait_2", "wait_3"]
-    assert heard["outcomes"][1]["interrupts"][0]["subagentRunId"] == "msg_a/researcher"
-    (outcome, messages) = heard["whole"]
+    assert output["warnings"] == []
+    assert [outcome_part["error"] for outcome_part in output["outcomes"]] == [None] * 4
+    assert [outcome_part["outcome"] for outcome_part in output["outcomes"]] == ["interrupt"] * 3 + ["success"]
+    assert [outcome_part["interrupts"][0]["id"] for outcome_part in output["outcomes"][:3]] == [
+        "wait_1",
+        "wait_2",
+        "wait_3",
+    ]
+    assert output["outcomes"][1]["interrupts"][0]["subagentRunId"] == "msg_a/researcher"
+    (outcome, messages) = output["whole"]
     assert (outcome["error"], outcome["outcome"]) == (None, "success")
-    assert heard["messages"] == messages
-    calls = {each["id"]: each["function"] for message in messages for each in message.get("toolCalls", ())}
+    assert output["messages"] == messages
+    calls = {
+        tool_call["id"]: tool_call["function"] for message in messages for tool_call in message.get("toolCalls", ())
+    }
     assert calls["call_s"]["arguments"] == '{"path": "a.txt"}'
 
 
-def check_ag_ui(heard: Heard) -> None:
-    assert (heard["asked"]["outcome"], heard["answered"]["outcome"]) == ("interrupt", "success")
-    assert heard["asked"]["error"] is heard["answered"]["error"] is None
-    (interrupt,) = heard["asked"]["interrupts"]
+def check_ag_ui(output: Output) -> None:
+    assert (output["asked"]["outcome"], output["answered"]["outcome"]) == ("interrupt", "success")
+    assert output["asked"]["error"] is output["answered"]["error"] is None
+    (interrupt,) = output["asked"]["interrupts"]
     assert interrupt["reason"] == "approval"
     assert interrupt["responseSchema"]["properties"]["arguments"]["properties"].keys() >= {"engrams"}
-    assert [message["role"] for message in heard["messages"]] == ["user", "assistant", "tool", "assistant"]
-    assert "coffee" in heard["messages"][2]["content"]
-    assert heard["messages"][3]["content"] == "Done."
+    assert [message["role"] for message in output["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert "coffee" in output["messages"][2]["content"]
+    assert output["messages"][3]["content"] == "Done."
 
 
-def check_streams(heard: Heard) -> None:
+def check_streams(output: Output) -> None:
     """All waiting calls are announced before a stream ends, and each stream continues the same message."""
-    asked, done = "approval-requested", "output-available"
-    assert heard["states"] == [
-        [asked, asked, done],
-        ["output-denied", done, done, asked],
-        ["output-denied"] + [done] * 3,
+    requested, available = "approval-requested", "output-available"
+    assert output["states"] == [
+        [requested, requested, available],
+        ["output-denied", available, available, requested],
+        ["output-denied"] + [available] * 3,
     ]
-    parts = heard["message"]["parts"]
+    parts = output["message"]["parts"]
     assert [part["text"] for part in parts if part["type"] == "text"] == ["I will write them. ", "Written."]
     assert [part["type"] for part in parts].count("step-start") == 3
     asked_about = [part["data"] for part in parts if part["type"] == "data-input-required"]
-    assert [each["action"] for each in asked_about] == ["decline", "accept", "accept"]
+    assert [answer["action"] for answer in asked_about] == ["decline", "accept", "accept"]
     assert asked_about[0]["sources"] == [{"kind": "document", "name": "Leave policy.md"}]
 
 
-def check_ui(heard: Heard) -> None:
-    (tool,) = [part for part in heard["before"]["parts"] if part["type"] == "dynamic-tool"]
+def check_ui(output: Output) -> None:
+    (tool,) = [part for part in output["before"]["parts"] if part["type"] == "dynamic-tool"]
     assert tool["state"] == "approval-requested"
-    assert heard["after"]["id"] == heard["before"]["id"]
-    (tool,) = [part for part in heard["after"]["parts"] if part["type"] == "dynamic-tool"]
+    assert output["after"]["id"] == output["before"]["id"]
+    (tool,) = [part for part in output["after"]["parts"] if part["type"] == "dynamic-tool"]
     assert (tool["state"], tool["approval"]["approved"]) == ("output-available", True)
     assert "coffee" in str(tool["output"])
-    assert heard["after"]["parts"][-1]["text"] == "Done."
+    assert output["after"]["parts"][-1]["text"] == "Done."

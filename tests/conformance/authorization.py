@@ -63,24 +63,24 @@ def _belongs(check: str, scenario: str) -> bool:
 
 async def _run(command: list[str], http: httpx2.AsyncClient, key: str) -> str:
     """Run the suite, answer its authorization request, and return its output."""
-    output, answered = "", False
+    output, is_answered = "", False
     with anyio.fail_after(PATIENCE):
         async with await anyio.open_process(command, stderr=-2) as process:  # stderr to stdout
             assert process.stdout is not None
             async for piece in TextReceiveStream(process.stdout, errors="replace"):
                 output += piece
                 request = _REQUEST.search(output)
-                if request is not None and output.endswith("\n") and not answered:
-                    answered = True
+                if request is not None and output.endswith("\n") and not is_answered:
+                    is_answered = True
                     await _allow(http, request[1], key)
     return output
 
 
 async def _allow(http: httpx2.AsyncClient, address: str, key: str) -> None:
     """Allow the client's request, as a person does on the console's page."""
-    begun = await http.get(address, follow_redirects=False)
-    secret = begun.headers["location"].removeprefix("/#/authorize/")
+    response = await http.get(address, follow_redirects=False)
+    secret = response.headers["location"].removeprefix("/#/authorize/")
     body = {"allow": True, "scopes": ["search", "ask", "remember"]}
     path = f"/api/authorizations/requests/{secret}"
-    decided = (await http.post(path, json=body, headers=bearer(key))).raise_for_status()
-    (await http.get(decided.json()["redirectTo"])).raise_for_status()
+    decision = (await http.post(path, json=body, headers=bearer(key))).raise_for_status()
+    (await http.get(decision.json()["redirectTo"])).raise_for_status()

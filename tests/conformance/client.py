@@ -46,16 +46,16 @@ SAMPLES: Mapping[str, Any] = {"string": "text", "number": 5, "integer": 5, "bool
 class Caller:
     """A model that calls each tool of the suite once, with the arguments that the suite requires, or with samples."""
 
-    def __init__(self, wanted: Sequence[Json]) -> None:
-        self._wanted = wanted
+    def __init__(self, wishes: Sequence[Json]) -> None:
+        self._wanted = wishes
 
     def __call__(self, request: ModelRequest) -> Step:
         """Return the next step."""
         if any(block["type"] == "tool_result" for block in request.messages[-1]["content"]):
             return Step((Say("Done."),))
         schemas = {tool["name"]: tool["input_schema"] for tool in request.tools if tool["name"].startswith(f"{NAME}__")}
-        wanted = {f"{NAME}__{wish['name']}": wish["arguments"] for wish in self._wanted}
-        calls = [Use(name, wanted.get(name, sample_of(schema))) for name, schema in schemas.items()]
+        arguments = {f"{NAME}__{wish['name']}": wish["arguments"] for wish in self._wanted}
+        calls = [Use(name, arguments.get(name, sample_of(schema))) for name, schema in schemas.items()]
         return Step(tuple(calls) or (Say("There is nothing to call."),))
 
 
@@ -82,8 +82,8 @@ class Person:
         content: Json = {}
         if wait["kind"] == "form":
             properties = wait["schema"]["properties"]
-            needed = [name for name in wait["schema"]["required"] if "default" not in properties[name]]
-            content = sample_of({"properties": properties, "required": needed})
+            required = [name for name in wait["schema"]["required"] if "default" not in properties[name]]
+            content = sample_of({"properties": properties, "required": required})
         elif wait["kind"] == "url":
             await self.visit(wait["url"])
         body = {"action": "accept", "content": content}

@@ -28,23 +28,25 @@ SERVE = "import sys; from agentic_rag.cli import main; sys.exit(main())"
 
 
 @contextmanager
-def served() -> Iterator[dict[str, str]]:
+def run_servers() -> Iterator[dict[str, str]]:
     """Run all servers in the block. Yields their addresses by name."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         without_demo(folder / "data")
         door = _free_port()
         options = ["--data", str(folder / "data"), "--port", str(door), "--allow-root"]
-        stack.enter_context(_running(door, "-c", SERVE, "serve", *options, AGENTIC_RAG_EMBEDDING="none"))
-        made = httpx2.post(f"http://127.0.0.1:{door}/api/domains", json={"name": "Suite"}, trust_env=False)
-        addresses = {"/mcp/{domain}": f"http://127.0.0.1:{door}/mcp/{made.raise_for_status().json()['id']}"}
+        stack.enter_context(_run_program(door, "-c", SERVE, "serve", *options, AGENTIC_RAG_EMBEDDING="none"))
+        created = httpx2.post(f"http://127.0.0.1:{door}/api/domains", json={"name": "Suite"}, trust_env=False)
+        addresses = {"/mcp/{domain}": f"http://127.0.0.1:{door}/mcp/{created.raise_for_status().json()['id']}"}
         for name, setting in (("promptx", "PROMPTX_PROJECT_DIR"), ("retriever", "RETRIEVER_INDEX_DIR")):
             place, port = folder / name, _free_port()
             place.mkdir()
             if name == "retriever":
                 anyio.run(_make_index, place)
             variables = {setting: str(place), "AGENTIC_RAG_EMBEDDING": "none", "DOMAIN_ID": "suite"}
-            stack.enter_context(_running(port, "-m", f"mcp_servers.{name}", "--http", "--port", str(port), **variables))
+            stack.enter_context(
+                _run_program(port, "-m", f"mcp_servers.{name}", "--http", "--port", str(port), **variables)
+            )
             addresses[name] = f"http://127.0.0.1:{port}/mcp"
         yield addresses
 
@@ -61,12 +63,16 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _running(port: int, *arguments: str, **environment: str) -> Iterator[None]:
+def _run_program(port: int, *arguments: str, **environment: str) -> Iterator[None]:
     """Run a program of the product until the block ends. Yields when it listens."""
-    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-    inherited |= {"PYTHONPATH": str(ROOT), **environment}
+    environment_variables = {
+        name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))
+    }
+    environment_variables |= {"PYTHONPATH": str(ROOT), **environment}
     with tempfile.TemporaryFile("w+") as log_file:
-        child = subprocess.Popen([sys.executable, *arguments], env=inherited, stdout=log_file, stderr=log_file)
+        child = subprocess.Popen(
+            [sys.executable, *arguments], env=environment_variables, stdout=log_file, stderr=log_file
+        )
         try:
             end = time.monotonic() + PATIENCE
             while not _listens(port):

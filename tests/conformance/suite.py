@@ -64,12 +64,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one scenario. ``failed`` lists failed checks with reasons; ``said`` is the whole output."""
+    """The result of one scenario. ``failed`` lists failed checks with reasons; ``output`` is the whole output."""
 
     scenario: str
     passed: bool
     failed: tuple[str, ...]
-    said: str
+    output: str
 
 
 def advise_install(suite: Path = SUITE) -> str:
@@ -79,7 +79,7 @@ def advise_install(suite: Path = SUITE) -> str:
     return f"The conformance suite is not installed. Install its packages with:\n\n    {INSTALL}"
 
 
-def required(revision: str, leg: Leg) -> list[str]:
+def required_scenarios(revision: str, leg: Leg) -> list[str]:
     """Return the scenarios that a revision requires of a client or a server, from the list that the suite froze."""
     text = (SUITE / "requirements" / f"{revision}.yaml").read_text()
     match = re.search(rf"^{leg}:\n((?:  .*\n|\s*#.*\n|\n)*)", text, re.MULTILINE)
@@ -94,19 +94,19 @@ def run_scenario(scenario: str, revision: str, leg: Leg, *, url: str = "", exten
     so to no revision.
     """
     command = [str(node()), str(SUITE / "dist" / "index.js"), leg, "--scenario", scenario, "--spec-version", revision]
-    whom = ["--url", url] if leg == "server" else ["--command", f"{sys.executable} -m tests.conformance.client"]
-    whom += ["--timeout", str(PATIENCE * 1000), *(["--force"] if extension else [])]
+    target = ["--url", url] if leg == "server" else ["--command", f"{sys.executable} -m tests.conformance.client"]
+    target += ["--timeout", str(PATIENCE * 1000), *(["--force"] if extension else [])]
     with tempfile.TemporaryDirectory() as folder:  # folder for the suite's results
-        done = subprocess.run(
-            [*command, *whom, "-o", folder],
+        result = subprocess.run(
+            [*command, *target, "-o", folder],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=2 * PATIENCE,
         )
-        output = done.stdout + done.stderr + "".join(path.read_text() for path in Path(folder).rglob("std*.txt"))
-    return Result(scenario, *verdict(_COLOUR.sub("", output), done.returncode), output)
+        output = result.stdout + result.stderr + "".join(path.read_text() for path in Path(folder).rglob("std*.txt"))
+    return Result(scenario, *verdict(_COLOUR.sub("", output), result.returncode), output)
 
 
 def verdict(output: str, code: int) -> tuple[bool, tuple[str, ...]]:
@@ -115,9 +115,9 @@ def verdict(output: str, code: int) -> tuple[bool, tuple[str, ...]]:
     ``output`` is the suite's output without colours, ``code`` its exit code. A check that only the suite's reference
     server can pass does not count. A scenario that the suite skipped has not passed.
     """
-    if skipped := re.search(r"^SKIPPED: .*", output, re.MULTILINE):
-        return False, (skipped[0],)
+    if skip_line := re.search(r"^SKIPPED: .*", output, re.MULTILINE):
+        return False, (skip_line[0],)
     _, _, end = output.partition("Failed Checks")
-    failed_checks = [(name, why) for name, why in _CHECK.findall(end.partition("Warning Checks")[0])]
-    counting = tuple(f"{name} {why}".strip() for name, why in failed_checks if not FIXTURE.search(why))
+    failed_checks = [(name, reason) for name, reason in _CHECK.findall(end.partition("Warning Checks")[0])]
+    counting = tuple(f"{name} {reason}".strip() for name, reason in failed_checks if not FIXTURE.search(reason))
     return (code == 0 or (bool(failed_checks) and not counting)), counting

@@ -73,7 +73,7 @@ class Fixtures:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        name, body = renamed(body)
+        name, body = rename_tool(body)
         headers = [(key, value) for key, value in scope["headers"] if key != b"content-length"]
         renames = {name.encode(): b"ask" if name != "greet" else b"search_documents"}
         headers = [(key, renames.get(value, value) if key == b"mcp-name" else value) for key, value in headers]
@@ -90,7 +90,7 @@ class Fixtures:
         return await self._app({**scope, "headers": headers}, read, send)
 
 
-def renamed(body: bytes) -> tuple[str, bytes]:
+def rename_tool(body: bytes) -> tuple[str, bytes]:
     """Return the called tool of the suite and the request for the product's tool; "" and the body for others."""
     try:
         request = json.loads(body)
@@ -112,19 +112,19 @@ def renamed(body: bytes) -> tuple[str, bytes]:
 def act(request: ModelRequest) -> Plain:
     """Answer as the tool that the question names."""
     words = plain_text(request.messages[-1]["content"]).split()
-    place = next(at for at, word in enumerate(words) if word in PLAYED)
+    place = next(index for index, word in enumerate(words) if word in PLAYED)
     if words[place] in ("failing_job", "protocol_error_job"):
         return ModelError("the job failed", http_status=400)
     seconds = float(words[place + 1])
     if not seconds:
         return say("Computed.")
-    stalled = Stalled(say("Computed now."), after=2)
-    asyncio.get_running_loop().call_later(seconds, stalled.until.set)
-    return stalled
+    answer = Stalled(say("Computed now."), after=2)
+    asyncio.get_running_loop().call_later(seconds, answer.until.set)
+    return answer
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncGenerator[str]:
+async def run_task_server(folder: Path) -> AsyncGenerator[str]:
     """Serve a domain's endpoint as the suite's server with tasks. Yields its address."""
     without_demo(folder)
     settings = Settings(_env_file=None, data=folder, embedding="none", anthropic_api_key=None)
@@ -134,14 +134,14 @@ async def served(folder: Path) -> AsyncGenerator[str]:
         serving(Fixtures(application.app)) as address,
         httpx2.AsyncClient(base_url=f"http://{address}", trust_env=False) as http,
     ):
-        made = (await http.post("/api/domains", json={"name": "Suite"})).raise_for_status().json()
-        yield f"http://{address}/mcp/{made['id']}"
+        created = (await http.post("/api/domains", json={"name": "Suite"})).raise_for_status().json()
+        yield f"http://{address}/mcp/{created['id']}"
 
 
 async def run_tasks(folder: Path, only: Sequence[str] = ()) -> list[Result]:
     """Run the scenarios whose names contain one of the texts. Checks of `NOT_HELD_CHECKS` do not count."""
     results = []
-    async with served(folder) as url:
+    async with run_task_server(folder) as url:
         for scenario in SCENARIOS:
             if only and not any(text in scenario for text in only):
                 continue

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.authorization import SCENARIOS as AUTHORIZATION
 from tests.conformance.authorization import run_authorization
-from tests.conformance.suite import INSTALL, REVISIONS, advise_install, required, run_scenario, verdict
+from tests.conformance.suite import INSTALL, REVISIONS, advise_install, required_scenarios, run_scenario, verdict
 from tests.conformance.tasks import run_tasks
 from tests.node import node
 
@@ -30,9 +30,9 @@ def test_scripts_in_a_fresh_clone_print_how_to_set_it_up(tmp_path: Path) -> None
     (tmp_path / "scripts").mkdir()
     for name in ("python", "conformance"):
         shutil.copy(scripts / name, tmp_path / "scripts")
-    done = subprocess.run(["scripts/conformance"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Run scripts/setup first: it installs the packages of this command.\n"
+    result = subprocess.run(["scripts/conformance"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "Run scripts/setup first: it installs the packages of this command.\n"
 
 
 def test_a_clone_without_packages_prints_how_to_install_them(tmp_path: Path) -> None:
@@ -54,10 +54,11 @@ def test_a_check_that_only_the_reference_server_can_pass_does_not_count() -> Non
 def test_the_frozen_lists_of_the_suite_are_read_whole() -> None:
     node()
     counts = {
-        revision: (len(required(revision, "client")), len(required(revision, "server"))) for revision in REVISIONS
+        revision: (len(required_scenarios(revision, "client")), len(required_scenarios(revision, "server")))
+        for revision in REVISIONS
     }
     assert counts == {"2026-07-28": (32, 37), "2025-11-25": (18, 30)}
-    assert "sep-2322-client-request-state" in required("2026-07-28", "client")
+    assert "sep-2322-client-request-state" in required_scenarios("2026-07-28", "client")
 
 
 @pytest.mark.parametrize(
@@ -72,20 +73,20 @@ def test_the_frozen_lists_of_the_suite_are_read_whole() -> None:
 )
 def test_a_person_answers_what_the_suites_server_asks_for(revision: str, scenario: str) -> None:
     result = run_scenario(scenario, revision, "client")
-    assert result.passed, result.said[-4000:]
+    assert result.passed, result.output[-4000:]
 
 
 def test_a_scenario_that_the_suite_skipped_has_not_passed() -> None:
-    skipped = "SKIPPED: scenario 'tasks-lifecycle' is not applicable at spec version 2026-07-28"
-    assert verdict(skipped, 0) == (False, (skipped,))
+    output = "SKIPPED: scenario 'tasks-lifecycle' is not applicable at spec version 2026-07-28"
+    assert verdict(output, 0) == (False, (output,))
 
 
 async def test_the_suite_gets_a_token_from_the_authorization_server(tmp_path: Path) -> None:
     results = await run_authorization(tmp_path)
-    assert [each.scenario for each in results if each.passed] == [*AUTHORIZATION], results[-1].said[-4000:]
+    assert [result.scenario for result in results if result.passed] == [*AUTHORIZATION], results[-1].output[-4000:]
 
 
 @pytest.mark.nightly("a minute of waiting for tasks; test_mcp_door tests the same with the SDK's client")
 async def test_tasks_of_the_mcp_endpoint_pass_the_suite(tmp_path: Path) -> None:
     for result in await run_tasks(tmp_path):
-        assert result.passed, (result.scenario, result.failed, result.said[-4000:])
+        assert result.passed, (result.scenario, result.failed, result.output[-4000:])

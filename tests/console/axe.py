@@ -9,7 +9,7 @@ from tests.node import CLIENTS, node
 SCRIPT = "node_modules/axe-core/axe.min.js"
 
 
-async def check_accessible(page: Page, where: str = "") -> None:
+async def check_accessible(page: Page, context: str = "") -> None:
     """Fail with axe's findings on the page in its current state.
 
     The browser's debugging protocol evaluates the script, because the page's policy forbids it.
@@ -27,7 +27,7 @@ async def check_accessible(page: Page, where: str = "") -> None:
         f"{violation['id']}: {violation['help']}: {[part['html'][:200] for part in violation['nodes'][:3]]}"
         for violation in violations
     ]
-    assert not findings, f"{where}: " + "\n".join(findings)
+    assert not findings, f"{context}: " + "\n".join(findings)
     await session.detach()
 
 

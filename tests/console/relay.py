@@ -21,8 +21,8 @@ class Relay:
     async def cut(self) -> None:
         """Close all connections and refuse new ones."""
         self._is_cut = True
-        for each in [*self._open]:
-            await anyio.aclose_forcefully(each)
+        for connection in [*self._open]:
+            await anyio.aclose_forcefully(connection)
 
     def mend(self) -> None:
         """Accept connections again."""
@@ -46,13 +46,13 @@ class Relay:
                 self._open -= {client, server}
 
 
-async def _carry(source: ByteReceiveStream, sink: ByteSendStream, ended: anyio.CancelScope) -> None:
+async def _carry(source: ByteReceiveStream, sink: ByteSendStream, scope: anyio.CancelScope) -> None:
     try:
         async for data in source:
             await sink.send(data)
     except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass
-    ended.cancel()
+    scope.cancel()
 
 
 @asynccontextmanager

@@ -95,7 +95,7 @@ class Desk:
         assert not self.heard, "\n".join(self.heard)
 
     def _hear(self, message: ConsoleMessage) -> None:
-        if message.type == "error" and not any(each in message.text for each in self._expected):
+        if message.type == "error" and not any(error in message.text for error in self._expected):
             self.heard.append(f"{message.text} ({message.location.get('url')})")
 
 
@@ -118,10 +118,10 @@ async def desk_at(
         viewport={"width": size[0], "height": size[1]},
         reduced_motion="reduce",
         **context,
-    ) as opened:
-        opened.set_default_timeout(PATIENCE)
-        await opened.add_init_script(LISTEN)
-        desk = Desk(await opened.new_page(), url, rig, expected)
+    ) as browser_window:
+        browser_window.set_default_timeout(PATIENCE)
+        await browser_window.add_init_script(LISTEN)
+        desk = Desk(await browser_window.new_page(), url, rig, expected)
         yield desk
         desk.check_silent()
 

@@ -85,10 +85,10 @@ async def test_an_app_shows_a_result_and_cannot_reach_anything_else(tmp_path: Pa
 @pytest.mark.nightly("it needs the package registry; the test above has an app of our own")
 async def test_an_app_of_the_official_examples_calls_its_server(tmp_path: Path) -> None:
     packing = [str(node()), str(npm()), "pack", OFFICIAL, "--silent", "--pack-destination", str(tmp_path)]
-    packed = await anyio.run_process(packing, check=False)
-    if packed.returncode:
-        pytest.skip(f"the package cannot be had: {packed.stderr.decode().strip()[-200:]}")
-    archive = tmp_path / packed.stdout.decode().split()[-1]
+    result = await anyio.run_process(packing, check=False)
+    if result.returncode:
+        pytest.skip(f"the package cannot be had: {result.stderr.decode().strip()[-200:]}")
+    archive = tmp_path / result.stdout.decode().split()[-1]
     await anyio.to_thread.run_sync(shutil.unpack_archive, archive, tmp_path, "gztar")
     entry = {"command": str(node()), "args": [str(tmp_path / "package" / "dist" / "index.js"), "--stdio"]}
     steps = [use("time__get-time"), say("It is late.")]
@@ -106,13 +106,13 @@ async def test_an_app_of_the_official_examples_calls_its_server(tmp_path: Path) 
         await page.locator(".call-head").first.click()
         await page.get_by_role("button", name="Open app").click()
         app = page.frame_locator("iframe.app-frame")
-        shown = app.locator("#server-time")
-        await expect(shown).to_contain_text("Z")  # the result of the model's call
-        before = await shown.text_content()
+        server_time = app.locator("#server-time")
+        await expect(server_time).to_contain_text("Z")  # the result of the model's call
+        before = await server_time.text_content()
         await app.get_by_role("button", name="Get Server Time").click()
         card = page.locator(".app .wait")
         await expect(card).to_contain_text("wants to call")
         await card.get_by_role("button", name="Approve", exact=True).click()
-        await expect(shown).not_to_have_text(before or "")
+        await expect(server_time).not_to_have_text(before or "")
         await page.get_by_role("button", name="Close app").click()
         await expect(page.locator("iframe.app-frame")).to_have_count(0)

@@ -21,22 +21,22 @@ async def check_quiet(desk: Desk) -> None:
     assert await page.evaluate("window.hits") == []
     assert await page.locator("#app, main > main, base, meta[http-equiv=refresh]").count() == 0
     assert await page.evaluate("document.getElementById('toasts').className") == "toasts"
-    left = "script, iframe, object, embed, style, form:not(.composer), [onerror], [onload], [href^='javascript' i]"
-    assert await page.locator(f"#main :is({left})").count() == 0
+    forbidden = "script, iframe, object, embed, style, form:not(.composer), [onerror], [onload], [href^='javascript' i]"
+    assert await page.locator(f"#main :is({forbidden})").count() == 0
     assert page.url.startswith(desk.url)
 
 
 async def test_text_of_people_models_documents_and_tools_runs_no_script(tmp_path: Path) -> None:
-    asked = Step((Think(ALL), Say(ALL), Use("search_documents", {"query": "passage " + CORPUS[1]})))
-    cited = Step((Say(f"So it is. {ALL}", (Cite(0),)),))
-    unknown = Step((Use("search_documents", {"query": CORPUS[0], "<img src=x onerror=hit()>": ALL}),))
-    async with console(tmp_path, asked, unknown, cited) as desk:
+    question = Step((Think(ALL), Say(ALL), Use("search_documents", {"query": "passage " + CORPUS[1]})))
+    cited_step = Step((Say(f"So it is. {ALL}", (Cite(0),)),))
+    unknown_tool = Step((Use("search_documents", {"query": CORPUS[0], "<img src=x onerror=hit()>": ALL}),))
+    async with console(tmp_path, question, unknown_tool, cited_step) as desk:
         page = desk.page
         await page.add_init_script(LISTEN_FOR_HITS)
         domain = await desk.rig.domain()
-        plain = " ".join(each for each in CORPUS if each.isprintable())
+        plain = " ".join(text for text in CORPUS if text.isprintable())
         await desk.rig.ok("PATCH", f"/api/domains/{domain}", {"name": CORPUS[1], "description": plain})
-        text = "\n\n".join(f"passage {number} {each}" for number, each in enumerate(CORPUS))
+        text = "\n\n".join(f"passage {number} {text}" for number, text in enumerate(CORPUS))
         await desk.rig.upload(domain, "<img src=x onerror=hit()>.txt", text.encode())
         for title in CORPUS:
             await desk.rig.conversation(domain, title=title)
@@ -46,8 +46,8 @@ async def test_text_of_people_models_documents_and_tools_runs_no_script(tmp_path
         await expect(page.locator('.turn[data-status="done"] .answer-acts')).to_have_count(1)
         for _ in range(2):
             await page.locator("summary.steps-head").click()
-            for each in await page.locator(".steps-body summary").all():
-                await each.click()
+            for summary in await page.locator(".steps-body summary").all():
+                await summary.click()
             await check_quiet(desk)
             await page.locator(".citation").first.click()
             await expect(page.locator(".source .passage-main")).to_contain_text("passage")
@@ -65,8 +65,8 @@ async def test_text_of_people_models_documents_and_tools_runs_no_script(tmp_path
 async def test_waits_and_errors_run_no_script(tmp_path: Path) -> None:
     options = [CORPUS[0], CORPUS[1]]
     question = Step((Use("ask_user", {"question": ALL[:1500], "options": options}),))
-    failing = ModelError(ALL, retryable=False)
-    async with console(tmp_path, question, failing) as desk:
+    model_error = ModelError(ALL, retryable=False)
+    async with console(tmp_path, question, model_error) as desk:
         page = desk.page
         await page.add_init_script(LISTEN_FOR_HITS)
         await desk.rig.domain(askUser=True)

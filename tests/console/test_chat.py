@@ -64,7 +64,7 @@ async def ask(page: Page, text: str, label: str = "Message") -> None:
     await page.keyboard.press("Enter")
 
 
-async def answered(page: Page, count: int = 1) -> None:
+async def wait_for_answers(page: Page, count: int = 1) -> None:
     """Wait until this number of answers has ended."""
     await expect(
         page.locator('.turn:not([data-status="running"]):not([data-status="sending"]) .answer-acts')
@@ -83,7 +83,7 @@ async def test_a_person_asks_reads_the_answer_and_opens_the_cited_sentence(tmp_p
         await desk.rig.upload(domain, "handbook.md", HANDBOOK)
         await desk.goto()
         await ask(page, "How many days?", words["message"])
-        await answered(page)
+        await wait_for_answers(page)
         await expect(page.locator(".answer strong")).to_have_text("25 days")
         await expect(page.locator(".answer td.align-right")).to_have_text("25")
         await page.locator("summary.steps-head").click()
@@ -113,7 +113,7 @@ async def test_a_person_asks_reads_the_answer_and_opens_the_cited_sentence(tmp_p
         await page.get_by_role("button", name=words["save"]).click()
         await expect(page.locator(".chat-title")).to_have_text("Leave & rest")
         await page.reload()
-        await answered(page)
+        await wait_for_answers(page)
         await expect(page.locator(".chat-title")).to_have_text("Leave & rest")
         await expect(page.get_by_role("button", name=words["good"])).to_have_attribute("aria-pressed", "true")
         await page.locator("summary.steps-head").click()
@@ -121,21 +121,21 @@ async def test_a_person_asks_reads_the_answer_and_opens_the_cited_sentence(tmp_p
         await expect(page.locator(".call-state")).to_contain_text("ms" if language == "en" else "毫秒")
         assert (await page.locator(".answer .prose").all_inner_texts())[0] == "I will look that up."
         feedback = (await desk.rig.ok("GET", f"/api/domains/{domain}/feedback"))["items"]
-        assert [each["rating"] for each in feedback] == ["up"]
+        assert [entry["rating"] for entry in feedback] == ["up"]
 
 
 async def test_the_step_line_counts_recalled_memories_and_text_follows_its_direction(tmp_path: Path) -> None:
     engram = {"content": "Tea at four", "schema": "tea time", "strength": 1, "type": "ATOMIC"}
     remember = use("promptx_remember", role="assistant", engrams=[engram])
     recall = Step(tuple(Use("promptx_recall", {"role": "assistant", "query": word}) for word in ("tea", "time")))
-    none = use("promptx_recall", role="researcher", query="tea")
+    no_memories = use("promptx_recall", role="researcher", query="tea")
     arabic = say("الشاي في الرابعة.\n\n> اقتباس\n\n- نعم\n\n| a | b |\n|---|---|\n| " + "z" * 90 + " | c |\n")
-    async with console(tmp_path, remember, recall, arabic, none, say("No."), size=(390, 780)) as desk:
+    async with console(tmp_path, remember, recall, arabic, no_memories, say("No."), size=(390, 780)) as desk:
         page = desk.page
         await desk.rig.domain(subRoleIds=["researcher"])
         await desk.goto()
         await ask(page, "متى الشاي؟")
-        await answered(page)
+        await wait_for_answers(page)
         await expect(page.locator(".steps-words")).to_contain_text("Recalled 1 memory · used Remember · ")
         await expect(page.locator(".prose blockquote")).to_have_css("direction", "rtl")
         for part in (".prose p", ".prose ul", ".question-text"):
@@ -143,17 +143,17 @@ async def test_the_step_line_counts_recalled_memories_and_text_follows_its_direc
         cell = page.locator(".prose td").first
         assert await cell.evaluate("(at) => at.scrollWidth <= at.clientWidth"), "a long word leaves its cell"
         await page.reload()
-        await answered(page)
+        await wait_for_answers(page)
         await expect(page.locator(".steps-words")).to_contain_text("Recalled 1 memory · used Remember · ")
         await ask(page, "And the other?")
-        await answered(page, 2)
+        await wait_for_answers(page, 2)
         await expect(page.locator(".steps-words").last).to_contain_text("Found no memories")
 
 
 async def test_a_question_is_retried_edited_and_stopped_and_its_branches_stay(tmp_path: Path) -> None:
-    failing = ModelError("upstream 529 overloaded_error at host x", retryable=False)
+    model_error = ModelError("upstream 529 overloaded_error at host x", retryable=False)
     slow = Stalled(say("This answer is stopped before its end, which nobody reads."), 4)
-    async with console(tmp_path, failing, say("Blue."), slow, say("Green.")) as desk:
+    async with console(tmp_path, model_error, say("Blue."), slow, say("Green.")) as desk:
         page = desk.page
         await desk.rig.domain()
         await desk.goto()
@@ -163,7 +163,7 @@ async def test_a_question_is_retried_edited_and_stopped_and_its_branches_stay(tm
         await failure.get_by_role("button", name="Try again").click()
         await expect(page.locator(".answer .prose")).to_have_text("Blue.")
         await expect(failure).to_have_count(0)
-        await answered(page)
+        await wait_for_answers(page)
         await page.get_by_role("button", name="Edit the question").click()
         await page.locator("textarea[aria-label='Edit the question']").fill("Which other colour?")
         await page.keyboard.press("Enter")
@@ -172,7 +172,7 @@ async def test_a_question_is_retried_edited_and_stopped_and_its_branches_stay(tm
         await expect(page.locator(".answer")).to_contain_text("Stopped. The text so far is kept.")
         await page.get_by_role("button", name="Try again").click()
         await expect(page.locator(".answer .prose")).to_have_text("Green.")
-        await answered(page)
+        await wait_for_answers(page)
         await expect(page.locator(".branch")).to_contain_text("4 of 4")
         await page.get_by_role("button", name="Previous branch").click()
         await expect(page.locator(".answer .prose")).to_contain_text("This answer")
@@ -205,7 +205,7 @@ async def test_delegates_are_shown_in_lanes_below_their_call_also_after_a_reload
         await desk.rig.domain(subRoleIds=["researcher", "assistant"])
         await desk.goto()
         await ask(page, "Ask them")
-        await answered(page)
+        await wait_for_answers(page)
         await page.locator("summary.steps-head").click()
         for role, text in (("researcher", "The first report."), ("assistant", "The second report.")):
             lane = page.get_by_role("region", name=f"Delegate {role}")
@@ -271,7 +271,7 @@ async def test_typed_text_is_restored_and_an_operator_creates_the_first_domain(t
         await page.keyboard.press("End")
         await page.keyboard.type("ght")
         await page.keyboard.press("Enter")
-        await answered(page)
+        await wait_for_answers(page)
         await expect(page.locator(".question-text")).to_have_text("Half a thought")
         await expect(page.get_by_label("Message", exact=True)).to_have_value("")
 
@@ -291,7 +291,7 @@ async def test_a_queued_question_survives_a_reload_and_a_refused_retry_adds_noth
         await desk.rig.domain()
         await desk.goto()
         await ask(page, "Which colour?")
-        await answered(page)
+        await wait_for_answers(page)
         conversation = page.url.rpartition("/")[2]
         await desk.rig.ok("PATCH", f"/api/conversations/{conversation}", {"status": "archived"})
         await page.get_by_role("button", name="Try again").click()
@@ -304,12 +304,12 @@ async def test_a_queued_question_survives_a_reload_and_a_refused_retry_adds_noth
         await ask(page, "And then?")
         questions = ["Which colour?", "And slowly?", "And then?"]
         await expect(page.locator(".question-text")).to_have_text(questions)
-        async with page.expect_response(lambda each: "/messages?" in each.url):
+        async with page.expect_response(lambda response: "/messages?" in response.url):
             sockets[-1].send(json.dumps({"type": "resync", "conversationId": conversation}))
         await expect(page.locator(".question-text")).to_have_text(questions)
         await expect(page.locator('.turns[aria-busy="false"] .turn')).to_have_count(3)
         slow.until.set()
-        await answered(page, 3)
+        await wait_for_answers(page, 3)
         await expect(page.locator(".question-text")).to_have_text(questions)
         await expect(page.locator(".answer .prose").last).to_have_text("Green.")
 
@@ -330,27 +330,27 @@ async def test_a_sent_image_and_the_cost_of_an_answer_are_shown_before_and_after
         await page.locator("input[type=file]").set_input_files([picture])
         await expect(page.locator(".composer-image img")).to_be_visible()
         await ask(page, "What is in it?")
-        await answered(page)
+        await wait_for_answers(page)
         await expect(page.locator(".composer-image")).to_have_count(0)
-        shown = page.locator(".question-images img")
+        image = page.locator(".question-images img")
         await check_cost(page)
-        await expect(shown).to_have_js_property("naturalWidth", 60)
+        await expect(image).to_have_js_property("naturalWidth", 60)
         await page.reload()
         await check_cost(page)
-        await expect(shown).to_have_js_property("naturalWidth", 60)
-        await expect(shown).to_have_attribute("src", re.compile("^/api/payloads/"))
+        await expect(image).to_have_js_property("naturalWidth", 60)
+        await expect(image).to_have_attribute("src", re.compile("^/api/payloads/"))
         await expect(page.locator(".question-text")).to_have_text("What is in it?")
-        sent = str(desk.rig.model.requests[0].messages)
-        assert "image" in sent
+        request_messages = str(desk.rig.model.requests[0].messages)
+        assert "image" in request_messages
 
 
 async def test_messages_sent_while_a_conversation_is_created_join_it(tmp_path: Path) -> None:
-    asked, held = anyio.Event(), anyio.Event()
+    requested, release = anyio.Event(), anyio.Event()
 
     async def hold(route: Route) -> None:
         if route.request.method == "POST":
-            asked.set()
-            await held.wait()
+            requested.set()
+            await release.wait()
         await route.continue_()
 
     async with console(tmp_path, say("One."), say("Two.")) as desk:
@@ -361,8 +361,8 @@ async def test_messages_sent_while_a_conversation_is_created_join_it(tmp_path: P
         for text in ("First?", "Second?"):
             await box.fill(text)
             await box.press("Enter")
-            await asked.wait()
-        held.set()
+            await requested.wait()
+        release.set()
         await expect(page.locator(".answer .prose")).to_have_text(["One.", "Two."])
-        listed = await desk.rig.ok("GET", "/api/conversations")
-        assert [each["messageCount"] for each in listed["items"]] == [4]
+        conversations = await desk.rig.ok("GET", "/api/conversations")
+        assert [conversation["messageCount"] for conversation in conversations["items"]] == [4]

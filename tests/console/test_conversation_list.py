@@ -26,13 +26,17 @@ async def test_the_list_shows_activity_and_a_search_opens_the_message(tmp_path: 
     async with console(tmp_path, *answers, ModelError("no", http_status=400), asks, slow) as desk:
         page, rig = desk.page, desk.rig
         domain = await rig.domain(askUser=True)
-        found = await rig.conversation(domain, title="Rooms that stay warm in the morning, in two lines of a title")
+        conversation = await rig.conversation(
+            domain, title="Rooms that stay warm in the morning, in two lines of a title"
+        )
         for question in ("When does it open?", "And in winter?", "And in spring?", "And by day?"):
-            await rig.say(found, question)
-        failed, waiting, running = [await rig.conversation(domain, title=each) for each in ("Bad", "Asked", "Slow")]
-        await rig.say(failed, "Hi")
+            await rig.say(conversation, question)
+        failed_conversation, waiting_conversation, running_conversation = [
+            await rig.conversation(domain, title=title) for title in ("Bad", "Asked", "Slow")
+        ]
+        await rig.say(failed_conversation, "Hi")
         as_json = {"accept": "application/json"}
-        path = f"/api/conversations/{waiting}/messages"
+        path = f"/api/conversations/{waiting_conversation}/messages"
         await rig.http.post(path, json={"content": "Go on"}, headers=as_json)
         while not (await rig.ok("GET", "/api/waits"))["items"]:
             await pause()
@@ -45,7 +49,7 @@ async def test_the_list_shows_activity_and_a_search_opens_the_message(tmp_path: 
         await expect(page.locator(".conversations-head")).to_have_text(["Today"])
         await check_accessible(page, "list with states")
 
-        await desk.goto(f"#/chat/{domain}/{running}")
+        await desk.goto(f"#/chat/{domain}/{running_conversation}")
         await page.get_by_label("Message", exact=True).fill("Go on")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("button", name="Stop")).to_be_visible()
@@ -168,9 +172,9 @@ async def test_a_conversation_is_exported_and_shared_from_its_menu(tmp_path: Pat
         await page.get_by_role("menuitem", name="Share or export").click()
         async with page.expect_download() as download:
             await page.get_by_role("button", name="Markdown", exact=True).click()
-        saved = await download.value
-        assert saved.suggested_filename == "Leave rest.md"
-        await saved.save_as(tmp_path / "saved.md")
+        download_file = await download.value
+        assert download_file.suggested_filename == "Leave rest.md"
+        await download_file.save_as(tmp_path / "saved.md")
         assert "Twenty-seven **days**." in (tmp_path / "saved.md").read_text()
         await page.get_by_role("button", name="Make a link").click()
         address = await page.get_by_label("Link to this conversation").input_value()

@@ -14,8 +14,8 @@ from tests.tools.support import SERVERS
 
 pytestmark = [needs_browser, pytest.mark.attack(kind="web")]
 
-PRINTED = " ".join(each for each in CORPUS if each.isprintable())
-SAID = " ".join(each for each in CORPUS if each.isprintable() and "{" not in each)
+PRINTED = " ".join(text for text in CORPUS if text.isprintable())
+SAID = " ".join(text for text in CORPUS if text.isprintable() and "{" not in text)
 ALL = "\n\n".join(CORPUS)
 
 
@@ -24,8 +24,8 @@ async def check_quiet(desk: Desk) -> None:
     page = desk.page
     assert await page.evaluate("window.hits") == []
     assert await page.locator("base, meta[http-equiv=refresh]").count() == 0
-    left = "script, iframe, object, embed, style, [onerror], [onload], [ontoggle], [href^='javascript' i]"
-    assert await page.locator(f"#main :is({left}), dialog :is({left})").count() == 0
+    forbidden = "script, iframe, object, embed, style, [onerror], [onload], [ontoggle], [href^='javascript' i]"
+    assert await page.locator(f"#main :is({forbidden}), dialog :is({forbidden})").count() == 0
     assert page.url.startswith(desk.url)
 
 
@@ -42,8 +42,15 @@ async def test_no_script_runs_in_the_pages_of_a_domain(tmp_path: Path) -> None:
         await rig.ok("PUT", f"{base}/roles/clerk", {"files": [{"kind": "role", "id": "clerk", "content": role}]})
         await rig.ok("PUT", f"{base}/prompt-components/rules.md", {"content": ALL})
         engrams = [
-            {"id": f"e{at}", "content": text, "cues": [text, "tea"], "type": "ATOMIC", "strength": 0.5, "createdAt": at}
-            for at, text in enumerate(CORPUS)
+            {
+                "id": f"e{index}",
+                "content": text,
+                "cues": [text, "tea"],
+                "type": "ATOMIC",
+                "strength": 0.5,
+                "createdAt": index,
+            }
+            for index, text in enumerate(CORPUS)
         ]
         await rig.ok("POST", f"{base}/memories/import?role=assistant", {"engrams": engrams})
         entry = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "says", SAID]}
@@ -64,8 +71,8 @@ async def test_no_script_runs_in_the_pages_of_a_domain(tmp_path: Path) -> None:
         for tab, part in parts.items():
             await desk.follow(f"#/domains/{domain}/{tab}")
             await expect(page.locator(f".panel-{tab.partition('/')[0]} {part}").first).to_be_visible()
-            for each in await page.locator("main summary").all():
-                await each.click()
+            for summary in await page.locator("main summary").all():
+                await summary.click()
             await check_quiet(desk)
         await page.locator(".net-node").nth(3).press("Enter")
         await page.get_by_role("tab", name="List").click()
@@ -95,8 +102,8 @@ async def test_no_script_runs_in_the_pages_of_a_domain(tmp_path: Path) -> None:
         await row.get_by_role("button", name="Restart").click()
         await expect(row.locator(".rows-end .badge")).to_have_text("Ready")
         await row.get_by_role("button", name="tool").click()
-        for each in await page.locator("dialog summary").all():
-            await each.click()
+        for summary in await page.locator("dialog summary").all():
+            await summary.click()
         await check_quiet(desk)
 
 
@@ -116,9 +123,9 @@ async def test_no_script_runs_in_the_history_and_bundles_of_a_domain(tmp_path: P
         rows = page.get_by_label("Changes", exact=True).get_by_role("listitem")
         await expect(rows).to_have_count(5)
         await check_quiet(desk)
-        for at in range(5):
+        for index in range(5):
             await desk.goto(f"#/domains/{domain}/history")
-            await rows.nth(at).get_by_role("link").click()
+            await rows.nth(index).get_by_role("link").click()
             await expect(page.get_by_role("main").get_by_role("region").first).to_be_visible()
             await expect(page.locator("main .skeleton")).to_have_count(0)
             await check_quiet(desk)

@@ -201,9 +201,9 @@ async def test_a_failed_document_shows_its_remedy_in_the_language_of_the_page(tm
         assert sorted(document["name"] for document in documents) == ["empty.md", "leave.md", "sheet.txt"]
 
         await choose_files(page, "选择文件", ("x.exe", b"MZ"))
-        refused = page.get_by_role("alert").filter(has_text="x.exe")
-        await expect(refused).to_contain_text("不支持此类文件")
-        assert (await refused.inner_text()).count("x.exe") == 1
+        alert = page.get_by_role("alert").filter(has_text="x.exe")
+        await expect(alert).to_contain_text("不支持此类文件")
+        assert (await alert.inner_text()).count("x.exe") == 1
 
 
 async def test_the_sections_of_a_domain_are_three_groups_that_open_from_a_button_on_a_phone(tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ async def test_the_sections_of_a_domain_are_three_groups_that_open_from_a_button
         await opener.click()
         nav = page.get_by_role("navigation", name="Sections of this domain")
         groups = nav.locator(".section-group")
-        found = [await each.get_by_role("listitem").all_inner_texts() for each in await groups.all()]
-        assert found == [
+        items = [await group.get_by_role("listitem").all_inner_texts() for group in await groups.all()]
+        assert items == [
             ["Documents", "Search", "Evaluation"],
             ["Prompt", "Roles", "Memory", "Servers", "Settings", "Notifications"],
             ["Answers", "Feedback", "History", "Usage"],
@@ -242,13 +242,13 @@ async def test_two_tabs_with_the_same_settings_do_not_silently_overwrite(tmp_pat
         place = f"{desk.url}/#/domains/{domain}/settings"
         await page.goto(place)
         await expect(page.get_by_label("Expertise")).to_be_visible()
-        other = await page.context.new_page()
-        await other.goto(place)
+        other_tab = await page.context.new_page()
+        await other_tab.goto(place)
         await expect(page.get_by_text("This page is open in another tab.")).to_be_visible()
-        await expect(other.get_by_text("This page is open in another tab.")).to_be_visible()
+        await expect(other_tab.get_by_text("This page is open in another tab.")).to_be_visible()
         await page.get_by_label("Expertise").fill("Mine")
-        await other.get_by_label("Expertise").fill("Theirs")
-        await other.get_by_role("button", name="Save", exact=True).click()
+        await other_tab.get_by_label("Expertise").fill("Theirs")
+        await other_tab.get_by_role("button", name="Save", exact=True).click()
         await expect(page.get_by_text("This was saved in another tab.")).to_be_visible()
         await page.get_by_role("button", name="Save", exact=True).click()
         dialog = page.get_by_role("dialog", name="Someone else saved meanwhile")
@@ -284,13 +284,13 @@ async def test_servers_are_checked_tested_requested_saved_and_restarted(tmp_path
         await row.get_by_role("button", name="Restart").click()
         await expect(row.locator(".rows-end .badge")).to_have_text("Ready")
         await row.get_by_role("button", name="tool").click()
-        shown = page.get_by_role("dialog").locator(".tool").filter(has_text="echo")
-        await shown.locator("summary").click()
-        await shown.get_by_label("When a model calls echo").select_option("deny")
+        tool = page.get_by_role("dialog").locator(".tool").filter(has_text="echo")
+        await tool.locator("summary").click()
+        await tool.get_by_label("When a model calls echo").select_option("deny")
         await expect(page.locator(".toast").last).to_contain_text("echo: Deny")
         policy = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"]
         assert policy == {"calc__echo": "deny"}
-        await shown.get_by_label("When a model calls echo").select_option("")
+        await tool.get_by_label("When a model calls echo").select_option("")
         await expect(page.locator(".toast").last).to_contain_text("Follow the domain’s rules")
         assert (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"] == {}
         await page.keyboard.press("Escape")
@@ -329,7 +329,7 @@ async def test_axe_finds_nothing_on_the_pages_of_a_domain(tmp_path: Path, dark: 
         await desk.rig.upload(domain, "broken.pdf", BROKEN)
         await desk.rig.say(await desk.rig.conversation(domain), "Hi")
         await desk.rig.ok("PUT", f"/api/domains/{domain}/prompt-components/rules.md", {"content": "# Be brief"})
-        shown = {
+        parts = {
             "documents": ".rows-item",
             "search": ".empty",
             "answers": ".empty",
@@ -341,7 +341,7 @@ async def test_axe_finds_nothing_on_the_pages_of_a_domain(tmp_path: Path, dark: 
         await desk.goto("#/domains")
         await expect(page.locator(".domain-card")).to_be_visible()
         await check_accessible(page, "list")
-        for tab, part in shown.items():
+        for tab, part in parts.items():
             await desk.goto(f"#/domains/{domain}/{tab}")
             await expect(page.locator(part).first).to_be_visible()
             await check_accessible(page, tab)
@@ -385,9 +385,9 @@ async def test_a_pasted_file_gives_one_report_with_the_needs_of_each_server(tmp_
         await dialog.get_by_role("button", name="Save the selected servers").click()
         await expect(page.locator(".toast")).to_contain_text("2 servers saved")
         await expect(page.get_by_label("Servers", exact=True)).to_contain_text("calc")
-        stored = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
-        assert {name for name, each in stored.items() if each["origin"] == "user"} == {"calc", "files"}
-        assert stored["files"]["args"][-1] == "."
+        servers = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
+        assert {name for name, entry in servers.items() if entry["origin"] == "user"} == {"calc", "files"}
+        assert servers["files"]["args"][-1] == "."
         text = page.get_by_label("Servers of this domain").get_by_role("textbox")
         assert "server-filesystem" in await text.input_value()
 

@@ -27,8 +27,8 @@ async def test_cases_are_run_and_a_held_change_is_compared_and_dropped(tmp_path:
         await check_fits(page)
         await rig.refused("PATCH", f"/api/domains/{domain}", {"settings": {"retrievalThreshold": 1}})
         await desk.goto(f"#/domains/{domain}/evaluation/compare")
-        held = page.get_by_role("region", name="Held changes")
-        await held.get_by_role("link", name="retrievalThreshold").click()
+        changes = page.get_by_role("region", name="Held changes")
+        await changes.get_by_role("link", name="retrievalThreshold").click()
         await expect(page.locator(".verdict")).to_contain_text("Held: 6 of 6 worse, none better")
         await expect(page.locator(".pair")).to_have_count(6)
         await expect(page.locator(".pair").first).to_contain_text("below the threshold")
@@ -55,10 +55,10 @@ async def test_a_case_is_added_with_a_passage_found_by_search(tmp_path: Path) ->
         await check_accessible(page)
         await dialog.get_by_role("button", name="Save case").click()
         await expect(page.get_by_role("button", name=QUESTIONS["leave"])).to_be_visible()
-        (made,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/cases"))["items"]
-        assert made["origin"] == "search"
-        assert made["expect"]["contains"] == [["27", "twenty-seven"], {"number": 27, "unit": "days"}]
-        assert made["expect"]["cites"][0]["document"] == "leave.md"
+        (case,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/cases"))["items"]
+        assert case["origin"] == "search"
+        assert case["expect"]["contains"] == [["27", "twenty-seven"], {"number": 27, "unit": "days"}]
+        assert case["expect"]["cites"][0]["document"] == "leave.md"
 
 
 @pytest.mark.nightly("evaluation/test_gate.py confirms such drafts every time")
@@ -68,8 +68,8 @@ async def test_a_thumbs_down_is_a_draft_that_an_admin_confirms(tmp_path: Path) -
         page, rig = desk.page, desk.rig
         domain = await make_filled_domain(rig, cases=False)
         conversation = await rig.conversation(domain)
-        started = (await rig.say(conversation, QUESTIONS["leave"]))[0]
-        path = f"/api/conversations/{conversation}/messages/{started['messageId']}/feedback"
+        turn = (await rig.say(conversation, QUESTIONS["leave"]))[0]
+        path = f"/api/conversations/{conversation}/messages/{turn['messageId']}/feedback"
         await rig.ok("PUT", path, {"rating": "down", "reason": "Part-time staff?"})
         await desk.goto(f"#/domains/{domain}/feedback")
         row = page.get_by_role("listitem").filter(has_text="Part-time staff?")
@@ -79,6 +79,10 @@ async def test_a_thumbs_down_is_a_draft_that_an_admin_confirms(tmp_path: Path) -
         await dialog.get_by_role("button", name="Confirm case").click()
         await expect(row.get_by_role("button", name="Open case")).to_be_visible()
         await check_accessible(page)
-        (made,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/cases"))["items"]
-        assert (made["state"], made["origin"], made["source"]["reason"]) == ("active", "feedback", "Part-time staff?")
-        assert made["expect"]["cites"][0]["document"] == case("leave")["expect"]["cites"][0]["document"]
+        (new_case,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/cases"))["items"]
+        assert (new_case["state"], new_case["origin"], new_case["source"]["reason"]) == (
+            "active",
+            "feedback",
+            "Part-time staff?",
+        )
+        assert new_case["expect"]["cites"][0]["document"] == case("leave")["expect"]["cites"][0]["document"]

@@ -106,15 +106,15 @@ async def test_the_layout_shifts_little_while_a_page_loads(
 @pytest.mark.nightly("the parts of the first page are fetched every time")
 async def test_a_part_that_failed_to_load_is_fetched_again_on_the_next_use(tmp_path: Path) -> None:
     async with console(tmp_path, say("Yes."), expected=("Failed to fetch dynamically",)) as desk:
-        page, refused, module_failed = desk.page, list[str](), anyio.Event()
+        page, refused_paths, module_failed = desk.page, list[str](), anyio.Event()
         page.on("requestfailed", lambda request: module_failed.set() if request.url.endswith("/list.js") else None)
 
         async def refuse_once(route: Route) -> None:
             path = route.request.url
-            if path in refused:
+            if path in refused_paths:
                 await route.continue_()
             else:
-                refused.append(path)
+                refused_paths.append(path)
                 if "/lang/" in path:  # a page that offers a retry too early would fail again
                     await module_failed.wait()
                 await route.abort()
@@ -123,8 +123,8 @@ async def test_a_part_that_failed_to_load_is_fetched_again_on_the_next_use(tmp_p
         await desk.goto(f"#/chat/{domain}")
         message = page.get_by_label("Message", exact=True)
         await expect(message).to_be_visible()
-        for each in ("**/chat/conversation.js", "**/domain/list.js", "**/lang/en/domain.js"):
-            await page.route(each, refuse_once)
+        for pattern in ("**/chat/conversation.js", "**/domain/list.js", "**/lang/en/domain.js"):
+            await page.route(pattern, refuse_once)
         await message.fill("Hello")
         await page.keyboard.press("Enter")
         await expect(page.locator(".toast")).to_contain_text("does not respond")
@@ -137,7 +137,7 @@ async def test_a_part_that_failed_to_load_is_fetched_again_on_the_next_use(tmp_p
         await expect(page.get_by_role("heading", name="This couldn’t be loaded")).to_be_visible()
         await page.get_by_role("button", name="Try again").click()
         await expect(page.get_by_role("heading", name="Domains", level=1)).to_be_visible()
-        assert len(refused) == 3
+        assert len(refused_paths) == 3
         assert len((await desk.rig.ok("GET", "/api/conversations"))["items"]) == 1
 
 

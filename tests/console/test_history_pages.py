@@ -36,8 +36,8 @@ async def test_a_change_is_viewed_reverted_and_the_revert_undone(tmp_path: Path)
         await page.get_by_label("Filter changes").select_option("settings")
         await expect(rows).to_have_count(2)
         await rows.nth(1).get_by_role("link").click()
-        would = page.get_by_role("region", name="What restoring would change")
-        await expect(would.get_by_role("row").filter(has_text="settings.language")).to_contain_text("de")
+        preview = page.get_by_role("region", name="What restoring would change")
+        await expect(preview.get_by_role("row").filter(has_text="settings.language")).to_contain_text("de")
         await page.get_by_role("button", name="Restore", exact=True).click()
         await expect(page.get_by_role("heading", level=1)).to_have_text("Law")
         assert (await rig.ok("GET", path))["settings"]["language"] == "de"
@@ -95,12 +95,12 @@ async def test_a_domain_is_exported_and_imported_as_new_and_over_itself(tmp_path
         await dialog.get_by_role("link", name="Set secrets").click()
         await expect(page.get_by_role("heading", level=1)).to_have_text("Law 2")
         await expect(page.get_by_role("button", name="Set a secret")).to_be_visible()
-        made = await domain_of(desk)
-        assert made != domain
-        assert (await rig.ok("GET", f"/api/domains/{made}"))["settings"]["language"] == "de"
+        imported = await domain_of(desk)
+        assert imported != domain
+        assert (await rig.ok("GET", f"/api/domains/{imported}"))["settings"]["language"] == "de"
 
-        moved = {**server, "url": "https://two.example/mcp"}
-        await rig.ok("PATCH", path, {"settings": {"language": "fr", "mcpServers": {"tools": moved}}})
+        moved_server = {**server, "url": "https://two.example/mcp"}
+        await rig.ok("PATCH", path, {"settings": {"language": "fr", "mcpServers": {"tools": moved_server}}})
         await desk.goto(f"#/domains/{domain}/prompt")
         await page.locator(".domain-head").get_by_role("button", name="More", exact=True).click()
         await page.get_by_role("menuitem", name="Import over this…").click()
@@ -161,8 +161,8 @@ async def test_an_operator_manages_budgets_and_sees_their_use(tmp_path: Path) ->
         await page.locator(".toast").last.get_by_role("button", name="Undo").click()
         await expect(row).not_to_contain_text(" 1,000")
         await expect(row).to_contain_text("each month")
-        (kept,) = (await rig.ok("GET", "/api/budgets"))["items"]
-        assert (kept["hard"], kept.get("soft")) == ("200000", None)
+        (budget,) = (await rig.ok("GET", "/api/budgets"))["items"]
+        assert (budget["hard"], budget.get("soft")) == ("200000", None)
         await row.get_by_role("button", name="Remove the budget of Law").click()
         await expect(page.get_by_role("heading", name="No budgets")).to_be_visible()
         await page.locator(".toast").last.get_by_role("button", name="Undo").click()

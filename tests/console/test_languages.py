@@ -58,27 +58,27 @@ async def test_a_section_has_the_same_keys_and_places_in_both_languages(section:
         assert set(chinese[key]) in ({""}, {"other"}), f"zh {key}: Chinese has one form"
         assert all(forms.values()), f"en {key} is empty"
         assert all(chinese[key].values()), f"zh {key} is empty"
-        wanted = places(" ".join(forms.values())) - {"count"}
-        assert places(" ".join(chinese[key].values())) - {"count"} == wanted, key
+        expected = places(" ".join(forms.values())) - {"count"}
+        assert places(" ".join(chinese[key].values())) - {"count"} == expected, key
 
 
 async def test_used_and_translated_keys_are_the_same() -> None:
-    known = {key for section in SECTIONS for key in words("en", section)}
+    translated = {key for section in SECTIONS for key in words("en", section)}
     texts = [path.read_text(encoding="utf-8") for path in sources()]
-    used = {key for text in texts for key in USE.findall(text)}
-    assert used <= known, used - known
-    begun = {start for text in texts for start in BEGUN.findall(text)}
-    named = used | {key for text in texts for key in EITHER.findall(text)}
-    unused = {key for key in known - named if not key.startswith(tuple(begun))}
+    used_keys = {key for text in texts for key in USE.findall(text)}
+    assert used_keys <= translated, used_keys - translated
+    prefixes = {start for text in texts for start in BEGUN.findall(text)}
+    named_keys = used_keys | {key for text in texts for key in EITHER.findall(text)}
+    unused = {key for key in translated - named_keys if not key.startswith(tuple(prefixes))}
     assert not unused, unused
 
 
 def error_codes(of: type[AgenticRagError] = AgenticRagError) -> Iterator[str]:
     """Yield the code of each error class whose code is fixed."""
-    for each in of.__subclasses__():
-        if isinstance(each.code, str):
-            yield each.code
-        yield from error_codes(each)
+    for subclass in of.__subclasses__():
+        if isinstance(subclass.code, str):
+            yield subclass.code
+        yield from error_codes(subclass)
 
 
 async def test_each_error_code_has_a_chinese_text() -> None:
@@ -86,8 +86,8 @@ async def test_each_error_code_has_a_chinese_text() -> None:
     text = (FOLDER / "errors" / "zh.js").read_text(encoding="utf-8")
     codes = re.findall(r"^  ([A-Z_]+): (?:\[?\")", text.split("export const notFound")[0], re.MULTILINE)
     assert codes == sorted(set(codes)), "codes once each, in order"
-    wanted = {*error_codes(), *get_args(DocumentCode)}
-    assert wanted <= {*codes}, wanted - {*codes}
+    codes_needed = {*error_codes(), *get_args(DocumentCode)}
+    assert codes_needed <= {*codes}, codes_needed - {*codes}
 
 
 BROKEN_ROLE = """<Role who="x">
@@ -123,11 +123,13 @@ console.log(JSON.stringify(JSON.parse(Buffer.concat(chunks).toString()).map(inWo
 async def test_the_servers_findings_notices_and_reasons_have_a_chinese_text() -> None:
     findings = lint("role", BROKEN_ROLE, "clerk.role.md", lambda kind, key: None)
     assert len({finding.code for finding in findings}) > 8, findings
-    said = [*SENTENCES, *(finding.message for finding in findings), *(finding.hint for finding in findings)]
+    sentences = [*SENTENCES, *(finding.message for finding in findings), *(finding.hint for finding in findings)]
     module = json.dumps((FOLDER / "errors" / "zh-sentences.js").as_uri())
     command = [str(node()), "--no-warnings", "--input-type=module", "-e", TRANSLATE.format(module=module)]
     with anyio.fail_after(PATIENCE):
-        ended = await anyio.run_process(command, input=json.dumps(said).encode())
-    texts = json.loads(ended.stdout)
-    assert [one for one, text in zip(said, texts, strict=True) if not re.search(r"[\u4e00-\u9fff]", text)] == []
+        result = await anyio.run_process(command, input=json.dumps(sentences).encode())
+    texts = json.loads(result.stdout)
+    assert [
+        sentence for sentence, text in zip(sentences, texts, strict=True) if not re.search(r"[\u4e00-\u9fff]", text)
+    ] == []
     assert [text for text in texts if "$" in text] == []

@@ -45,11 +45,11 @@ async def test_older_messages_load_in_place_and_only_near_ones_are_laid_out(tmp_
             if await turns.count() == TURNS:
                 break
             first = await turns.first.locator(".question-text").text_content() or ""
-            held = page.locator(".turn", has=page.get_by_text(first, exact=True))
+            anchor = page.locator(".turn", has=page.get_by_text(first, exact=True))
             await thread.evaluate("(thread) => { thread.scrollTop = 0; }")
             await expect(turns.first.locator(".question-text")).not_to_have_text(first)
             await expect(rested).to_be_attached()
-            await expect(held).to_be_in_viewport()  # the visible message stays in place
+            await expect(anchor).to_be_in_viewport()  # the visible message stays in place
         await expect(turns).to_have_count(TURNS)
         texts = await page.locator(".question-text").all_text_contents()
         assert texts == [f"Question {number}" for number in range(TURNS)]
@@ -103,7 +103,7 @@ async def test_a_long_conversation_keeps_near_messages_in_the_page_and_reloads_t
             await expect(turns.last).to_have_attribute("data-status", "done")
         await expect(turns.last).to_be_in_viewport()
         assert await turns.count() < TURNS * 3 / 4
-        shown = await questions.all_text_contents()
-        assert shown == [f"Question {number}" for number in range(TURNS - len(shown), TURNS)]
+        visible = await questions.all_text_contents()
+        assert visible == [f"Question {number}" for number in range(TURNS - len(visible), TURNS)]
         await page.locator(".thread").evaluate(TO_THE_TOP)
         await expect(questions).to_have_text([f"Question {number}" for number in range(TURNS)])

@@ -63,15 +63,15 @@ async def test_an_operator_maintains_the_server_in_the_console(tmp_path: Path, l
         await open_tab(page, words["usage"])
         await expect(page.locator(".figure").first).to_contain_text(words["calls"])
         await expect(page.locator(".usage-chart g:has(.usage-bar)")).to_have_count(1)
-        (used,) = (await rig.ok("GET", "/api/usage?groupBy=model"))["items"]
-        await expect(page.locator(".usage-legend li")).to_have_text([used["model"]])
+        (usage,) = (await rig.ok("GET", "/api/usage?groupBy=model"))["items"]
+        await expect(page.locator(".usage-legend li")).to_have_text([usage["model"]])
         await page.locator(".usage-chart").get_by_role("button").last.click()
-        await expect(page.locator(".usage-legend li").first).not_to_have_text(used["model"])  # the kinds of tokens
+        await expect(page.locator(".usage-legend li").first).not_to_have_text(usage["model"])  # the kinds of tokens
         async with page.expect_download() as saving:
             await page.get_by_role("button", name=words["csv"]).click()
-        saved = await saving.value
-        assert saved.suggested_filename.startswith("usage-domain-")
-        await saved.save_as(tmp_path / "usage.csv")
+        file = await saving.value
+        assert file.suggested_filename.startswith("usage-domain-")
+        await file.save_as(tmp_path / "usage.csv")
         head, *rows = (tmp_path / "usage.csv").read_text(encoding="utf-8").splitlines()
         assert head.startswith("domainId,")
         assert [row.split(",")[0] for row in rows] == [domain]
@@ -204,8 +204,8 @@ async def test_requests_for_an_admin_are_listed_and_answered_in_one_place(tmp_pa
         as_operator(rig)
         domain = await rig.domain(toolPolicy={"promptx_remember": "ask-admin"})
         member = bearer(await make_key(rig, "ann", "member", domain))
-        made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=member)
-        path = f"/api/conversations/{made['id']}/messages"
+        conversation = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=member)
+        path = f"/api/conversations/{conversation['id']}/messages"
         await rig.ok("POST", path, {"content": "Keep it."}, headers={**member, "accept": "application/json"})
         await sign_in(desk, "bob", "admin", domain, at="#/chat")
         link = page.get_by_role("navigation").get_by_role("link", name="Waiting")
@@ -261,13 +261,15 @@ async def test_untrusted_texts_stay_text_on_the_operators_pages(tmp_path: Path) 
     async with console(tmp_path) as desk:
         page, rig = desk.page, desk.rig
         await page.add_init_script(LISTEN_FOR_HITS)
-        domain, named = await rig.domain(), 0
+        domain, created = await rig.domain(), 0
         for number, text in enumerate(CORPUS):
-            made = await rig.http.post("/api/domains", json={"name": text})  # a name that nobody may have is refused
-            domain = made.json()["id"] if made.is_success else domain
-            shown = {"displayName": text, "grants": {domain: "member"}}
-            made = await rig.http.post("/api/users", json={"name": f"user{number}", **shown})
-            named += made.is_success
+            response = await rig.http.post(
+                "/api/domains", json={"name": text}
+            )  # a name that nobody may have is refused
+            domain = response.json()["id"] if response.is_success else domain
+            account = {"displayName": text, "grants": {domain: "member"}}
+            response = await rig.http.post("/api/users", json={"name": f"user{number}", **account})
+            created += response.is_success
             await rig.http.delete(f"/api/keys/{quote(text, safe='')}")
         await ask_for_script(rig, domain, "notes", "print('notes')\n")
         for tab in ("users", "keys", "requests", "audit", "health", "usage", "users/user1"):
@@ -275,8 +277,8 @@ async def test_untrusted_texts_stay_text_on_the_operators_pages(tmp_path: Path) 
             await expect(page.locator(".operator-tab")).to_be_visible()
             assert await page.evaluate("window.hits") == []
         await desk.goto("#/operator/users")
-        await expect(page.locator("tbody tr")).to_have_count(named)
-        assert named > len(CORPUS) / 2
+        await expect(page.locator("tbody tr")).to_have_count(created)
+        assert created > len(CORPUS) / 2
         text = await page.locator("tbody").inner_text()
         assert CORPUS[0] in text
         assert await page.evaluate("window.hits") == []
@@ -296,11 +298,11 @@ async def test_the_sign_in_form_shows_the_problem(tmp_path: Path) -> None:
 
 @pytest.mark.nightly("an operator opens all of these pages every time")
 async def test_a_late_page_does_not_replace_the_page_chosen_since(tmp_path: Path) -> None:
-    held, release = anyio.Event(), anyio.Event()
+    requested, release = anyio.Event(), anyio.Event()
 
     async def hold(route: Route) -> None:
         answer = await route.fetch()
-        held.set()
+        requested.set()
         await release.wait()
         await route.fulfill(response=answer)
 
@@ -310,7 +312,7 @@ async def test_a_late_page_does_not_replace_the_page_chosen_since(tmp_path: Path
         await expect(page.get_by_label("Search lines")).to_be_visible()
         await page.route("**/api/keys*", hold)
         await open_tab(page, "Keys")
-        await held.wait()
+        await requested.wait()
         await open_tab(page, "Catalogue")
         await expect(page.get_by_label("Search lines")).to_be_visible()
         release.set()
@@ -328,9 +330,9 @@ async def test_the_servers_of_one_database_are_listed_with_draining_ones(tmp_pat
             rows = page.get_by_role("group", name="Servers of this database").locator("tbody tr")
             await expect(rows).to_have_count(1)
             await expect(rows).to_contain_text("north this server")
-            other = await Database.open(server.url)
+            database = await Database.open(server.url)
             try:
-                south = Members(other, "south", "run_2")
+                south = Members(database, "south", "run_2")
                 await south.join()
                 south.locate("http://south.example")
                 await south.tell_leaving()
@@ -341,4 +343,4 @@ async def test_the_servers_of_one_database_are_listed_with_draining_ones(tmp_pat
                 await south.leave()
                 await expect(rows).to_have_count(1)
             finally:
-                await other.aclose()
+                await database.aclose()

@@ -40,31 +40,33 @@ ASKED = {
 }
 
 
-async def run(given: Any) -> list[Any]:
+async def run(request: Any) -> list[Any]:
     command = [str(node()), "--no-warnings", str(CLIENTS / "console_parts.mjs")]
     with anyio.fail_after(PATIENCE):
-        ended = await anyio.run_process(command, input=json.dumps(given).encode(), check=False, cwd=CLIENTS)
-    assert ended.returncode == 0, ended.stderr.decode()[-4000:]
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+        result = await anyio.run_process(command, input=json.dumps(request).encode(), check=False, cwd=CLIENTS)
+    assert result.returncode == 0, result.stderr.decode()[-4000:]
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 async def test_json_is_read_like_by_python_and_a_network_holds_each_cue() -> None:
     cues = [f"cue {number}" for number in range(60)]
-    edges = [{"source": cues[at // 4], "target": cues[at], "weight": 1.0} for at in range(1, 60)]
+    edges = [{"source": cues[index // 4], "target": cues[index], "weight": 1.0} for index in range(1, 60)]
     edges += [
         {"source": cues[59], "target": cues[0], "weight": 2.0},
         {"source": "gone", "target": cues[1], "weight": 1},
     ]
     recall = {"activated": cues, "edges": edges, "center": cues[0]}
-    read, places, plan = await run(
+    results, places, plan = await run(
         {"texts": [*GOOD, *BAD], "paths": {"text": CONFIG, "asked": [*ASKED]}, "recall": recall}
     )
-    for text, found in zip(GOOD, read, strict=False):
-        assert found == {"value": json.loads(text), "error": None}, text
-    told = [(each["error"]["code"], each["error"]["line"], each["error"]["column"]) for each in read[len(GOOD) :]]
-    assert dict(zip(BAD, told, strict=True)) == BAD
+    for text, result in zip(GOOD, results, strict=False):
+        assert result == {"value": json.loads(text), "error": None}, text
+    positions = [
+        (result["error"]["code"], result["error"]["line"], result["error"]["column"]) for result in results[len(GOOD) :]
+    ]
+    assert dict(zip(BAD, positions, strict=True)) == BAD
     assert [[place["line"], place["column"]] for place in places] == [*ASKED.values()]
-    assert sorted(each["cue"] for each in plan["nodes"]) == sorted(cues)
+    assert sorted(node["cue"] for node in plan["nodes"]) == sorted(cues)
     assert len(plan["edges"]) == len(edges) - 1  # only cues that exist
-    spots = [(each["x"], each["y"]) for each in plan["nodes"]]
+    spots = [(node["x"], node["y"]) for node in plan["nodes"]]
     assert min((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 for a, b in combinations(spots, 2)) > 20**2

@@ -29,8 +29,8 @@ TABS = ("health", "users", "users/ann", "keys", "provider", "requests", "catalog
 @pytest.mark.parametrize("sheet", sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.css")))
 async def test_style_sheets_use_logical_directions_instead_of_left_and_right(sheet: str) -> None:
     lines = (FOLDER / sheet).read_text(encoding="utf-8").splitlines()
-    found = [line.strip() for line in lines if PHYSICAL.search(line)]
-    assert [line for line in found if not line.startswith(tuple(ALLOWED.get(sheet, ("never",))))] == []
+    matches = [line.strip() for line in lines if PHYSICAL.search(line)]
+    assert [line for line in matches if not line.startswith(tuple(ALLOWED.get(sheet, ("never",))))] == []
 
 
 async def test_motion_is_left_out_on_request() -> None:
@@ -60,8 +60,8 @@ async def test_forbidden_actions_are_neither_offered_nor_requested(tmp_path: Pat
         await sign_in(desk, "ann", role, *([] if role == "operator" else [domain]))
         page.on("response", listen)
         links = page.get_by_role("navigation").locator("a[data-page]:visible")
-        offered = [await link.get_attribute("data-page") for link in await links.all()]
-        assert ("operator" in offered) == (role == "operator")
+        pages = [await link.get_attribute("data-page") for link in await links.all()]
+        assert ("operator" in pages) == (role == "operator")
         for link in await links.all():
             await link.click()
             await expect(page.locator("main :is(h1, h2)").first).to_be_attached()
@@ -116,8 +116,8 @@ async def fill(rig: Rig) -> None:
     (local / "notes.py").write_text("print('notes')\n")
     entry = {"command": "python3", "args": ["./notes.py"]}
     await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/notes/request", entry)
-    made = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=member)
-    path = f"/api/conversations/{made['id']}/messages"
+    conversation = await rig.ok("POST", "/api/conversations", {"domainId": domain}, headers=member)
+    path = f"/api/conversations/{conversation['id']}/messages"
     await rig.ok("POST", path, {"content": "Keep it."}, headers={**member, "accept": "application/json"})
 
 
@@ -128,8 +128,8 @@ async def check(page: Page, place: str) -> None:
     """Check the current page: axe finds nothing, and nothing is wider than the window."""
     await check_accessible(page, place)
     await check_fits(page)
-    over = await page.evaluate("(at => at.scrollWidth - at.clientWidth)(document.getElementById('main'))")
-    assert over == 0, f"{place} is wider than its place"
+    excess = await page.evaluate("(at => at.scrollWidth - at.clientWidth)(document.getElementById('main'))")
+    assert excess == 0, f"{place} is wider than its place"
 
 
 @needs_browser
@@ -141,8 +141,8 @@ async def test_axe_finds_nothing_on_the_operators_pages_which_load_nothing_forei
     async with console(tmp_path, REMEMBER, language=language, dark=dark, size=size) as desk:
         page = desk.page
         await fill(desk.rig)
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        urls: list[str] = []
+        page.on("request", lambda request: urls.append(request.url))
         await desk.goto()
         await expect(page.locator(".sign-in h1")).to_be_visible()
         await check(page, "sign-in")
@@ -161,7 +161,7 @@ async def test_axe_finds_nothing_on_the_operators_pages_which_load_nothing_forei
         await page.locator(".operator-bar button").click()
         await expect(page.get_by_role("dialog")).to_be_visible()
         await check(page, "the dialog of a new user")
-        assert all(url.startswith((desk.url, "about:", "data:", "blob:")) for url in asked)
+        assert all(url.startswith((desk.url, "about:", "data:", "blob:")) for url in urls)
         blocked = "try { document.body.innerHTML = '<b>x</b>'; 'taken' } catch (error) { error.name }"
         assert await page.evaluate(blocked) == "TypeError", "Trusted Types are off"
         desk.heard.clear()  # of that
@@ -199,12 +199,12 @@ async def test_right_to_left_text_is_aligned_right_and_fits(tmp_path: Path, dark
             f"domains/{domain}/roles/clerk": ".rendered-line",
             f"chat/{domain}/{conversation}": ".citation",
         }
-        found: list[list[str]] = []
+        clipped: list[list[str]] = []
         for place, part in places.items():
             await desk.goto(f"#/{place}")
             await expect(page.locator(part).first).to_be_visible()
             await check_fits(page)
-            found += await page.evaluate(CUT_OFF)
-        assert {name for name, _ in found} >= {"clip chat-title", "strong clip"}
-        assert [each for each in found if each[1] != "rtl"] == [], "what is cut off of them is their beginning"
+            clipped += await page.evaluate(CUT_OFF)
+        assert {name for name, _ in clipped} >= {"clip chat-title", "strong clip"}
+        assert [entry for entry in clipped if entry[1] != "rtl"] == [], "what is cut off of them is their beginning"
         await expect(page.locator(".chat-title")).to_have_css("text-align", "start")

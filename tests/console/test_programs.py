@@ -50,12 +50,12 @@ class Storage:
 
 
 async def test_a_client_without_a_key_signs_in_through_a_browser_and_asks(tmp_path: Path) -> None:
-    answered = anyio.Event()
+    redirected = anyio.Event()
     result: list[AuthorizationCodeResult] = []
 
     async def receive(request: Request) -> Response:
         result.append(AuthorizationCodeResult(**dict(request.query_params)))
-        answered.set()
+        redirected.set()
         return PlainTextResponse("Back in the program.")
 
     async with (
@@ -81,7 +81,7 @@ async def test_a_client_without_a_key_signs_in_through_a_browser_and_asks(tmp_pa
             await page.get_by_role("button", name="Permit", exact=True).click()
 
         async def wait() -> AuthorizationCodeResult:
-            await answered.wait()
+            await redirected.wait()
             return result[0]
 
         url = f"{desk.url}/mcp/{domain}"
@@ -94,8 +94,8 @@ async def test_a_client_without_a_key_signs_in_through_a_browser_and_asks(tmp_pa
             ):
                 tools = {tool.name for tool in (await client.list_tools()).tools}
                 assert tools == {"search_documents", "read_document", "ask"}
-                said = await client.call_tool("ask", {"question": "How much?"})
-                assert "Twelve bar." in str(said.content)
+                reply = await client.call_tool("ask", {"question": "How much?"})
+                assert "Twelve bar." in str(reply.content)
         assert dict(parse_qsl(urlsplit(places[0]).query))["resource"] == url
         assert storage.tokens is not None
         assert storage.tokens.scope == "search ask"

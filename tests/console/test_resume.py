@@ -16,7 +16,7 @@ from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, Think, say
 from tests.console.relay import relaying
 from tests.console.rig import console, desk_at, needs_browser
-from tests.faults.outside import PATIENCE, outside
+from tests.faults.outside import PATIENCE, make_outside
 from tests.faults.server import Server
 from tests.runtime.test_pictures import png
 from tests.server.rig import Rig
@@ -35,17 +35,17 @@ def words(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-async def shown(page: Page) -> str:
+async def read_answer(page: Page) -> str:
     """Return the words of the answer on the page."""
     return words(" ".join(await page.locator(".answer .prose").all_inner_texts()))
 
 
-async def settle(page: Page, wanted: str) -> None:
+async def settle(page: Page, expected: str) -> None:
     """Wait until the page shows these words. The server's rendering replaces the streamed text piece by piece."""
     with anyio.move_on_after(PATIENCE):
-        while await shown(page) != wanted:
+        while await read_answer(page) != expected:
             await pause()
-    assert await shown(page) == wanted
+    assert await read_answer(page) == expected
 
 
 async def ask(page: Page, text: str) -> None:
@@ -53,13 +53,13 @@ async def ask(page: Page, text: str) -> None:
     await page.keyboard.press("Enter")
 
 
-async def over(page: Page) -> None:
+async def wait_for_end(page: Page) -> None:
     await expect(page.locator('.turn[data-status="done"] .answer-acts')).to_have_count(1)
 
 
 async def test_a_reload_in_mid_sentence_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    stalled = Stalled(LONG, 20)
-    async with console(tmp_path, stalled) as desk:
+    stalled_model = Stalled(LONG, 20)
+    async with console(tmp_path, stalled_model) as desk:
         await desk.rig.domain()
         await desk.goto()
         await ask(desk.page, "Tell me")
@@ -67,13 +67,13 @@ async def test_a_reload_in_mid_sentence_loses_and_repeats_nothing(tmp_path: Path
         await desk.page.reload()
         await expect(desk.page.locator(".answer .prose")).to_contain_text("Sentence 14")
         await expect(desk.page.get_by_role("button", name="Stop")).to_be_visible()
-        stalled.until.set()
-        await over(desk.page)
+        stalled_model.until.set()
+        await wait_for_end(desk.page)
         await settle(desk.page, words("".join(PARTS)))
 
 
 @asynccontextmanager
-async def paced(folder: Path, gate: anyio.Event) -> AsyncIterator[Rig]:
+async def make_paced_rig(folder: Path, gate: anyio.Event) -> AsyncIterator[Rig]:
     """Run the application with a model that sends half of its answer, and the rest once the gate is open."""
 
     async def hold(call: int, number: int, event: ModelEvent) -> None:
@@ -87,7 +87,7 @@ async def paced(folder: Path, gate: anyio.Event) -> AsyncIterator[Rig]:
 
 async def test_a_network_loss_in_mid_answer_shows_a_quiet_notice_and_loses_nothing(tmp_path: Path) -> None:
     gate = anyio.Event()
-    async with paced(tmp_path, gate) as rig, serving(rig.application.app) as address:
+    async with make_paced_rig(tmp_path, gate) as rig, serving(rig.application.app) as address:
         await rig.domain()
         async with relaying(int(address.rpartition(":")[2])) as (relay, url), desk_at(url, expected=LOST) as desk:
             page = desk.page
@@ -100,7 +100,7 @@ async def test_a_network_loss_in_mid_answer_shows_a_quiet_notice_and_loses_nothi
             await page.get_by_label("Message", exact=True).fill("And more?")
             relay.mend()
             await expect(page.locator(".chat-line")).to_contain_text("Nothing was lost")
-            await over(page)
+            await wait_for_end(page)
             await settle(page, words("".join(PARTS)))
             await expect(page.get_by_label("Message", exact=True)).to_have_value("And more?")
 
@@ -115,7 +115,7 @@ async def test_a_message_sent_without_a_network_arrives_once_when_it_returns(tmp
             page = desk.page
             await desk.goto()
             await ask(page, "One")
-            await over(page)
+            await wait_for_end(page)
             await relay.cut()
             await ask(page, "Two")
             await expect(page.locator('.turn[data-status="sending"]')).to_be_visible()
@@ -140,7 +140,7 @@ async def test_an_unacknowledged_message_is_sent_once_after_a_reload_or_reported
             page = desk.page
             await desk.goto()
             await ask(page, "One")
-            await over(page)
+            await wait_for_end(page)
             place = page.url
             await relay.cut()
             await expect(page.locator(".chat-line")).to_contain_text("Connection lost.")
@@ -171,12 +171,12 @@ async def test_a_first_message_without_a_conversation_is_a_draft_after_a_reload(
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
         domain = await rig.domain()
         async with desk_at(f"http://{address}", expected=LOST) as desk:
-            page, asked, goes_on = desk.page, anyio.Event(), anyio.Event()
+            page, requested, release = desk.page, anyio.Event(), anyio.Event()
 
             async def hold(route: Route) -> None:
                 if route.request.method == "POST":
-                    asked.set()
-                    await goes_on.wait()
+                    requested.set()
+                    await release.wait()
                     await route.abort()
                 else:
                     await route.continue_()
@@ -184,10 +184,10 @@ async def test_a_first_message_without_a_conversation_is_a_draft_after_a_reload(
             await page.route("**/api/conversations", hold)
             await desk.goto(f"#/chat/{domain}")
             await ask(page, "One")
-            await asked.wait()
+            await requested.wait()
             await page.get_by_label("Message", exact=True).fill("Two")
             await page.goto("about:blank")
-            goes_on.set()
+            release.set()
             await desk.goto(f"#/chat/{domain}")
             await expect(page.get_by_label("Message", exact=True)).to_have_value("One\nTwo")
 
@@ -195,38 +195,38 @@ async def test_a_first_message_without_a_conversation_is_a_draft_after_a_reload(
 @pytest.mark.nightly("a reload in the middle of a sentence runs every time")
 async def test_a_server_killed_in_the_middle_of_an_answer_shows_the_stored_part(tmp_path: Path) -> None:
     chance = Random(11)
-    with outside(tmp_path) as around, Server(tmp_path, around) as server:
-        domain = server.domain(around)
+    with make_outside(tmp_path) as outside, Server(tmp_path, outside) as server:
+        domain = server.domain(outside)
         port = int(server.url.rpartition(":")[2])
         async with relaying(port) as (relay, url), desk_at(url, expected=LOST) as desk:
             page = desk.page
             await desk.goto(f"#/chat/{domain}")
             await ask(page, "Hello key slow")
             for _ in range(2):
-                wanted = len(await shown(page)) + chance.randrange(20, 120)
+                length = len(await read_answer(page)) + chance.randrange(20, 120)
                 with anyio.fail_after(PATIENCE):
-                    while len(await shown(page)) < wanted:
+                    while len(await read_answer(page)) < length:
                         await pause()
                 await anyio.to_thread.run_sync(server.kill)
                 await anyio.to_thread.run_sync(server.start)
                 relay.target = int(server.url.rpartition(":")[2])
-            await over(page)
+            await wait_for_end(page)
             conversation = page.url.rpartition("/")[2]
-            stored = await anyio.to_thread.run_sync(server.messages, conversation)
-            await settle(page, words(stored[-1]["content"]))
+            messages = await anyio.to_thread.run_sync(server.messages, conversation)
+            await settle(page, words(messages[-1]["content"]))
             await page.reload()
-            await over(page)
-            await settle(page, words(stored[-1]["content"]))
+            await wait_for_end(page)
+            await settle(page, words(messages[-1]["content"]))
 
 
 @pytest.mark.nightly("an unsent message is reloaded every time")
 async def test_images_are_sent_after_a_reload_or_stay_in_the_input(tmp_path: Path) -> None:
-    held = anyio.Event()
-    first, second = (FilePayload(name=f"{each}.png", mimeType="image/png", buffer=png(60, each)) for each in (50, 40))
+    requested = anyio.Event()
+    first, second = (FilePayload(name=f"{size}.png", mimeType="image/png", buffer=png(60, size)) for size in (50, 40))
 
     async def hold(route: Route) -> None:
-        if route.request.method == "POST" and not held.is_set():
-            held.set()  # it never gets an answer
+        if route.request.method == "POST" and not requested.is_set():
+            requested.set()  # it never gets an answer
         else:
             await route.continue_()
 
@@ -235,12 +235,12 @@ async def test_images_are_sent_after_a_reload_or_stay_in_the_input(tmp_path: Pat
         await desk.rig.domain()
         await desk.goto()
         await ask(page, "Hi")
-        await over(page)
+        await wait_for_end(page)
         await page.route("**/messages", hold)
         await page.locator("input[type=file]").set_input_files([first])
         await expect(page.locator(".composer-image img")).to_be_visible()
         await ask(page, "What is in it?")
-        await held.wait()
+        await requested.wait()
         await page.locator("input[type=file]").set_input_files([second])
         await expect(page.locator(".composer-image img")).to_have_count(1)
         await page.reload()
@@ -253,5 +253,5 @@ async def test_images_are_sent_after_a_reload_or_stay_in_the_input(tmp_path: Pat
         await expect(page.locator(".composer-image")).to_have_count(0)
         assert len(desk.rig.model.requests) == 2
         assert "image" in str(desk.rig.model.requests[1].messages)
-        kept = "indexedDB.databases().then((found) => found.map((each) => each.name))"
-        assert await page.evaluate(kept) == ["agentic-rag.images"]
+        script = "indexedDB.databases().then((found) => found.map((each) => each.name))"
+        assert await page.evaluate(script) == ["agentic-rag.images"]

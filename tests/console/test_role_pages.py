@@ -64,11 +64,15 @@ ROLE = "<role>\n<personality>\nI am the clerk of the draft.\n</personality>\n</r
 
 
 def engrams() -> list[Json]:
-    said = {"Anna likes sencha.": ("anna", "tea"), "Tea is at four.": ("tea", "four"), "Four is late": ("four", "late")}
-    same = {"type": "ATOMIC", "strength": 0.9}
+    memories = {
+        "Anna likes sencha.": ("anna", "tea"),
+        "Tea is at four.": ("tea", "four"),
+        "Four is late": ("four", "late"),
+    }
+    common = {"type": "ATOMIC", "strength": 0.9}
     return [
-        {**same, "id": f"e{at}", "content": text, "cues": cues, "createdAt": 1_700_000_000_000 + at}
-        for at, (text, cues) in enumerate(said.items())
+        {**common, "id": f"e{index}", "content": text, "cues": cues, "createdAt": 1_700_000_000_000 + index}
+        for index, (text, cues) in enumerate(memories.items())
     ]
 
 
@@ -107,15 +111,15 @@ async def test_an_author_writes_a_role_and_tries_it_before_it_is_live(tmp_path: 
         await expect(page.locator(".trial-answer")).to_contain_text("Here is the clerk.")
         assert "I am the clerk of the draft." in str(desk.rig.model.requests[1].messages)
         roles = await desk.rig.ok("GET", f"/api/domains/{domain}/roles")
-        assert "clerk" not in [each["id"] for each in roles["items"]]  # nothing is live yet
+        assert "clerk" not in [role["id"] for role in roles["items"]]  # nothing is live yet
         await page.get_by_role("dialog").get_by_role("button", name=words["close"]).click()
 
         await page.reload()  # the typed text is still there
         await expect(source).to_have_value(ROLE)
         await page.get_by_role("button", name=words["save"]).click()
         await expect(page.locator(".toast")).to_contain_text(words["saved"])
-        shown = await desk.rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
-        assert shown["files"][0]["content"] == ROLE
+        clerk = await desk.rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
+        assert clerk["files"][0]["content"] == ROLE
         await page.get_by_role("button", name=words["more"], exact=True).last.click()
         await page.get_by_role("menuitem", name=words["delete"]).click()
         await page.get_by_role("button", name=words["undo"]).click()
@@ -134,27 +138,27 @@ async def test_a_saved_role_becomes_the_primary_role(tmp_path: Path) -> None:
         template = await source.input_value()
         await source.fill(template.replace("Say in two or three sentences who this role is", "You are the clerk"))
         await save.click()
-        left = page.get_by_role("dialog", name="Lines of the template are left")
-        await expect(left).to_contain_text("What must never happen.")
-        await left.get_by_role("button", name="Back to the text").click()
+        warning = page.get_by_role("dialog", name="Lines of the template are left")
+        await expect(warning).to_contain_text("What must never happen.")
+        await warning.get_by_role("button", name="Back to the text").click()
         assert "clerk" not in [
-            each["id"] for each in (await desk.rig.ok("GET", f"/api/domains/{domain}/roles"))["items"]
+            role["id"] for role in (await desk.rig.ok("GET", f"/api/domains/{domain}/roles"))["items"]
         ]
         await save.click()
-        await left.get_by_role("button", name="Remove and save").click()
-        told = "The model can now use this role. assistant still answers first."
-        await expect(page.get_by_text(told)).to_be_visible()
+        await warning.get_by_role("button", name="Remove and save").click()
+        note = "The model can now use this role. assistant still answers first."
+        await expect(page.get_by_text(note)).to_be_visible()
         await expect(head).to_contain_text("In this domain")
         await expect(save).to_be_disabled()  # everything is saved
         await page.get_by_role("button", name="Use as primary role").click()
         await expect(head).to_contain_text("Primary")
         settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
         assert settings["primaryRoleId"] == "clerk"
-        shown = await desk.rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
-        (file,) = shown["files"]
+        clerk = await desk.rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
+        (file,) = clerk["files"]
         own = [line.strip() for line in file["content"].splitlines() if line.strip() and line.strip()[0] not in "<#"]
         assert own == ["You are the clerk and whom it serves."]
-        assert shown["findings"] == []
+        assert clerk["findings"] == []
 
 
 @pytest.mark.nightly("an author writes and tries a role every time")
@@ -196,19 +200,19 @@ async def test_a_memory_is_browsed_forgotten_exported_and_imported(tmp_path: Pat
         await page.get_by_role("button", name=words["undo"]).click()
         await expect(page.locator(".rows-item").filter(has_text="sencha")).to_be_visible()
         assert (await desk.rig.ok("GET", base))["total"] == 3
-        more = page.locator(".domain-panel").get_by_role("button", name=words["more"], exact=True)
-        await more.click()
+        menu = page.locator(".domain-panel").get_by_role("button", name=words["more"], exact=True)
+        await menu.click()
         async with page.expect_download() as coming:
             await page.get_by_role("menuitem").first.click()
         await (await coming.value).save_as(tmp_path / "memory.json")
-        kept = json.loads(await anyio.Path(tmp_path / "memory.json").read_text())
-        assert len(kept["engrams"]) == 3
-        kept["engrams"] = [{**kept["engrams"][0], "id": "e9", "content": "Brought in.", "cues": ["new", "tea"]}]
-        await more.click()
+        exported = json.loads(await anyio.Path(tmp_path / "memory.json").read_text())
+        assert len(exported["engrams"]) == 3
+        exported["engrams"] = [{**exported["engrams"][0], "id": "e9", "content": "Brought in.", "cues": ["new", "tea"]}]
+        await menu.click()
         async with page.expect_file_chooser() as choosing:
             await page.get_by_role("menuitem").last.click()
-        given = FilePayload(name="memory.json", mimeType="application/json", buffer=json.dumps(kept).encode())
-        await (await choosing.value).set_files(given)
+        file = FilePayload(name="memory.json", mimeType="application/json", buffer=json.dumps(exported).encode())
+        await (await choosing.value).set_files(file)
         await expect(page.get_by_role("button", name=words["recall"].format("new"))).to_be_visible()
 
 

@@ -17,19 +17,19 @@ SERVER = '{"mcpServers": {"calc": {"url": "https://example.com/mcp", "disabled":
 
 
 @asynccontextmanager
-async def held(page: Page) -> AsyncIterator[anyio.Event]:
+async def hold_saves(page: Page) -> AsyncIterator[anyio.Event]:
     """Delay saves until the block ends. The event is set when a save has begun."""
-    begun, goes_on = anyio.Event(), anyio.Event()
+    started, release = anyio.Event(), anyio.Event()
 
     async def hold(route: Route) -> None:
         if route.request.method == "PUT":
-            begun.set()
-            await goes_on.wait()
+            started.set()
+            await release.wait()
         await route.continue_()
 
     await page.route("**/api/domains/**", hold)
-    yield begun
-    goes_on.set()
+    yield started
+    release.set()
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ async def test_text_typed_during_a_save_stays(tmp_path: Path, place: str) -> Non
         area = page.get_by_label("Expertise") if place == "settings" else page.locator(".lines-area")
         first = {"roles/clerk": ROLE, "servers": SERVER}.get(place, "First.")
         await area.fill(first)
-        async with held(page) as begun:
+        async with hold_saves(page) as save_started:
             save = page.get_by_role("button", name="Save").first
             await expect(save).to_be_enabled()
             await save.click()
-            await begun.wait()
+            await save_started.wait()
             await area.fill(f"{first}\n")
             await area.press("End")
             await area.press_sequentially(" And more")
         await expect(page.locator(".toast").first).to_contain_text("Saved")
-        typed = await area.input_value()
-        assert typed.startswith(first)
-        assert typed.strip().endswith("And more")
+        text = await area.input_value()
+        assert text.startswith(first)
+        assert text.strip().endswith("And more")
         await page.reload()
-        await expect(area).to_have_value(typed)
+        await expect(area).to_have_value(text)
 
 
 @pytest.mark.nightly("settings that are edited while they are saved are kept every time")
@@ -112,5 +112,5 @@ async def test_an_unsaved_prompt_file_is_restored_after_a_reload(tmp_path: Path)
         await expect(page.locator(".lines-area")).to_have_value("Not saved yet.")
         await page.get_by_role("button", name="Save", exact=True).click()
         await expect(page.locator(".toast")).to_contain_text("Saved")
-        (stored,) = (await desk.rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
-        assert (stored["name"], stored["content"]) == ("new.md", "Not saved yet.")
+        (component,) = (await desk.rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
+        assert (component["name"], component["content"]) == ("new.md", "Not saved yet.")

@@ -52,16 +52,23 @@ async def test_files_are_served_with_their_policy_and_only_from_the_folder(tmp_p
         assert (policy["default-src"], policy["script-src"], policy["style-src"]) == ("'none'", "'self'", "'self'")
         assert policy["require-trusted-types-for"] == "'script'"
         assert first.headers["cache-control"] == "no-cache"
-        again = await rig.http.get("/", headers={"If-None-Match": f'W/{first.headers["etag"]}, "other"'})
-        assert (again.status_code, again.content) == (304, b"")
-        for path in sorted(each for each in FOLDER.rglob("*") if each.is_file()):
+        second = await rig.http.get("/", headers={"If-None-Match": f'W/{first.headers["etag"]}, "other"'})
+        assert (second.status_code, second.content) == (304, b"")
+        for path in sorted(file for file in FOLDER.rglob("*") if file.is_file()):
             answer = await rig.http.get(f"/web/{path.relative_to(FOLDER)}")
             if path.name not in ("index.html", "diagram.html"):  # completed before they are sent
                 assert answer.content == path.read_bytes(), path
             assert answer.headers["content-type"] == MEDIA_TYPES[path.suffix]
             assert answer.headers["x-content-type-options"] == "nosniff"
-        for missing in ("/web/", "/web/nothing.js", "/web/%2e%2e/http.py", "/web/../http.py", "/web/chat", "/web/.js"):
-            assert (await rig.http.get(missing)).status_code == 404, missing
+        for missing_path in (
+            "/web/",
+            "/web/nothing.js",
+            "/web/%2e%2e/http.py",
+            "/web/../http.py",
+            "/web/chat",
+            "/web/.js",
+        ):
+            assert (await rig.http.get(missing_path)).status_code == 404, missing_path
 
 
 async def test_the_page_is_sent_in_the_readers_language_and_theme(tmp_path: Path) -> None:
@@ -75,12 +82,12 @@ async def test_the_page_is_sent_in_the_readers_language_and_theme(tmp_path: Path
         ("en", "agentic-rag.language=xx; other=1", '<html lang="en">'),
     ]
     async with Rig(tmp_path) as rig:
-        for accepted, cookies, opening in cases:
-            page = await rig.http.get("/", headers={"Accept-Language": accepted, "Cookie": cookies})
-            assert opening in page.text, (accepted, cookies)
+        for accept_language, cookies, opening in cases:
+            page = await rig.http.get("/", headers={"Accept-Language": accept_language, "Cookie": cookies})
+            assert opening in page.text, (accept_language, cookies)
             assert {"cookie", "accept-language"} <= {name.strip() for name in page.headers["vary"].split(",")}
-            other = await rig.http.get("/", headers={"If-None-Match": page.headers["etag"], "Accept-Language": "fr"})
-            assert other.status_code == (304 if opening == '<html lang="en">' else 200), (accepted, cookies)
+            french = await rig.http.get("/", headers={"If-None-Match": page.headers["etag"], "Accept-Language": "fr"})
+            assert french.status_code == (304 if opening == '<html lang="en">' else 200), (accept_language, cookies)
 
 
 async def test_the_page_names_cacheable_files_and_everything_is_compressed(tmp_path: Path) -> None:
@@ -96,12 +103,12 @@ async def test_the_page_names_cacheable_files_and_everything_is_compressed(tmp_p
             assert ("content-encoding" in answer.headers) == (not path.endswith(".woff2")), path
         old = await rig.http.get(re.sub(r"/[0-9a-f]{16}/", f"/{'0' * 16}/", paths[0]))
         assert (old.status_code, old.headers["cache-control"]) == (200, "no-cache")
-        for given in ("identity", "gzip;q=0", "br"):
-            plain = await rig.http.get("/", headers={"Accept-Encoding": given})
-            assert "content-encoding" not in plain.headers, given
-        listed = await rig.http.get("/api/openapi.json", headers={"Accept-Encoding": "gzip"})
-        assert listed.headers["content-encoding"] == "gzip"
-        assert int(listed.headers["content-length"]) < len(listed.content) / 3
+        for encoding in ("identity", "gzip;q=0", "br"):
+            plain = await rig.http.get("/", headers={"Accept-Encoding": encoding})
+            assert "content-encoding" not in plain.headers, encoding
+        response = await rig.http.get("/api/openapi.json", headers={"Accept-Encoding": "gzip"})
+        assert response.headers["content-encoding"] == "gzip"
+        assert int(response.headers["content-length"]) < len(response.content) / 3
         small = await rig.http.get("/api/version", headers={"Accept-Encoding": "gzip"})
         assert "content-encoding" not in small.headers
 
@@ -120,12 +127,12 @@ async def test_the_diagram_frame_inlines_its_scripts_and_allows_only_these(tmp_p
 
 
 async def test_vendored_files_have_their_reviewed_checksums() -> None:
-    listed = (FOLDER / "vendor" / "contents.txt").read_text(encoding="utf-8")
-    sums = dict(reversed(line.split()) for line in re.findall(r"^  ([0-9a-f]{64}  \S+)$", listed, re.MULTILINE))
+    contents = (FOLDER / "vendor" / "contents.txt").read_text(encoding="utf-8")
+    sums = dict(reversed(line.split()) for line in re.findall(r"^  ([0-9a-f]{64}  \S+)$", contents, re.MULTILINE))
     present = {path.name for path in (FOLDER / "vendor").iterdir()} - {"contents.txt"}
     assert sums.keys() == present
-    for name, wanted in sums.items():
-        assert hashlib.sha256((FOLDER / "vendor" / name).read_bytes()).hexdigest() == wanted, name
+    for name, checksum in sums.items():
+        assert hashlib.sha256((FOLDER / "vendor" / name).read_bytes()).hexdigest() == checksum, name
 
 
 @needs_browser
@@ -141,13 +148,13 @@ async def test_the_api_reference_shows_each_operation_and_schema_as_text(tmp_pat
         assert await desk.page.locator("body script, body b").count() == 0
         ids = await desk.page.evaluate("[...document.querySelectorAll('[id]')].map((each) => each.id)")
         assert len(ids) == len(set(ids))
-        operations = {each["operationId"] for item in document["paths"].values() for each in item.values()}
+        operations = {operation["operationId"] for item in document["paths"].values() for operation in item.values()}
         schemas = document["components"]["schemas"]
         assert operations | {f"schema-{name}" for name in schemas} <= set(ids)
         links = await desk.page.evaluate("[...document.querySelectorAll('a')].map((each) => each.getAttribute('href'))")
         assert {link.removeprefix("#") for link in links} - {"/api/openapi.json"} <= set(ids)
         bodies = {"Conversation_send": "MessageForm", "Document_search": "Search", "Key_create": "NewKey"}
         for operation, name in bodies.items():
-            shown = await desk.page.locator(f"article:has(#{operation}) pre").first.inner_text()
+            example = await desk.page.locator(f"article:has(#{operation}) pre").first.inner_text()
             schema = {**schemas[name], "components": document["components"]}
-            Draft202012Validator(schema).validate(json.loads(shown))
+            Draft202012Validator(schema).validate(json.loads(example))

@@ -74,19 +74,19 @@ async def test_the_next_person_sees_no_draft_and_other_tabs_are_signed_out(tmp_p
         with anyio.fail_after(240):
             while not await page.evaluate(KEPT):
                 await pause()
-        other = await page.context.new_page()
-        await other.goto(f"{desk.url}/#/chat/{domain}")
-        await expect(other.get_by_role("button", name="Account: ann")).to_be_visible()
+        other_tab = await page.context.new_page()
+        await other_tab.goto(f"{desk.url}/#/chat/{domain}")
+        await expect(other_tab.get_by_role("button", name="Account: ann")).to_be_visible()
         await page.get_by_role("button", name="Account: ann").click()
         await page.get_by_role("menuitem", name="Sign out").click()
         await expect(page.get_by_role("heading", name="Sign in to Agentic RAG")).to_be_visible()
-        await expect(other.get_by_role("dialog")).to_contain_text("Your sign-in has ended")
+        await expect(other_tab.get_by_role("dialog")).to_contain_text("Your sign-in has ended")
         await fill_in(page, "bob", bobs)
         await expect(page.get_by_role("button", name="Account: bob")).to_be_visible()
         await expect(page.get_by_label("Message", exact=True)).to_have_value("")
         # the tab of ann reloads as bob's
-        await expect(other.get_by_role("button", name="Account: bob")).to_be_visible()
-        await expect(other.get_by_label("Message", exact=True)).to_have_value("")
+        await expect(other_tab.get_by_role("button", name="Account: bob")).to_be_visible()
+        await expect(other_tab.get_by_label("Message", exact=True)).to_have_value("")
         assert not await page.evaluate(KEPT)
 
 
@@ -98,15 +98,15 @@ async def test_a_hidden_tab_is_cleared_before_the_next_person_signs_in(tmp_path:
         domain = await rig.domain()
         bobs = await make_key(rig, "bob", "member", domain)
         await sign_in(desk, "ann", "member", domain, at=f"#/chat/{domain}")
-        hidden = await page.context.new_page()
-        await hidden.add_init_script(HIDDEN)
-        await hidden.goto(f"{desk.url}/#/chat/{domain}")
-        await expect(hidden.get_by_role("button", name="Account: ann")).to_be_visible()
+        hidden_tab = await page.context.new_page()
+        await hidden_tab.add_init_script(HIDDEN)
+        await hidden_tab.goto(f"{desk.url}/#/chat/{domain}")
+        await expect(hidden_tab.get_by_role("button", name="Account: ann")).to_be_visible()
         await page.get_by_role("button", name="Account: ann").click()
         await page.get_by_role("menuitem", name="Sign out").click()
         await fill_in(page, "bob", bobs)
         await expect(page.get_by_role("button", name="Account: bob")).to_be_visible()
-        await expect(hidden.get_by_role("button", name="Account: bob")).to_be_visible()
+        await expect(hidden_tab.get_by_role("button", name="Account: bob")).to_be_visible()
         # a sign-in in another tab is noticed when this tab becomes visible
         anns = await make_key(rig, "ann", "member", domain)
         body = {"name": "ann", "key": anns}
@@ -126,13 +126,13 @@ async def test_a_person_signs_in_with_an_organisation_and_again_beside_the_page(
     file.write_text('[[grants]]\ngroups = "legal*"\ndomain = "nowhere"\ngrant = "member"\n')
     with oidc_provider_mock.run_server_in_thread(user_claims=people, require_nonce=True) as server:
         issuer = f"http://localhost:{server.server_port}"
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "oidc_issuer": issuer,
             "oidc_client_id": "rag",
             "oidc_client_secret": "s3cret",
             "oidc_grants": file,
         }
-        async with console(tmp_path, **given) as desk:
+        async with console(tmp_path, **settings) as desk:
             page, rig = desk.page, desk.rig
             as_operator(rig)
             domain = await rig.domain()

@@ -119,8 +119,8 @@ async def test_a_citation_of_a_pdf_is_followed_to_the_sentence_on_its_page(
         line = 1 - (800 - int(18 * 1.2) - int(11 * 1.2)) / 842  # the base of the cited line, as a share of the page
         assert (y - top) / (bottom - top) < line < (base - top) / (bottom - top) + 0.005
         assert 0 <= y < size[1], "the cited words are in sight"
-        natural, shown = await image.evaluate("(at) => [at.naturalWidth, at.clientWidth * devicePixelRatio]")
-        assert shown <= natural < shown + 101
+        natural, displayed = await image.evaluate("(at) => [at.naturalWidth, at.clientWidth * devicePixelRatio]")
+        assert displayed <= natural < displayed + 101
         if size[0] >= 1100:  # beside a chat that stays usable
             chat = await page.locator(".chat-pane").evaluate("(at) => at.getBoundingClientRect().width")
             assert chat >= 480
@@ -160,11 +160,11 @@ async def test_rows_paragraphs_and_script_text_are_shown_verbatim_in_place(tmp_p
         page, domain = desk.page, await desk.rig.domain(mcpServers={"library": library.entry})
         await page.add_init_script(LISTEN_FOR_HITS)
         await add_source(desk, domain)
-        linked = {each["sourceUri"]: each["id"] for each in await documents_of(desk.rig, domain)}
+        linked = {document["sourceUri"]: document["id"] for document in await documents_of(desk.rig, domain)}
         rates = f"city,rate\nLeeds,1.5\nYork,2.5\n{CORPUS[1]},3.5\n".encode()
         (sheet,) = await chunks_of(desk, domain, "rates.csv", rates)
         text = "# Leave\n\n" + "\n\n".join(
-            f"## Rule {at}\n\nRule {at} says 😀 this. It is kept. " + "Words. " * 150 for at in range(3)
+            f"## Rule {number}\n\nRule {number} says 😀 this. It is kept. " + "Words. " * 150 for number in range(3)
         )
         rules = await chunks_of(desk, domain, "rules.md", text.encode())
         scripts = await chunks_of(desk, domain, f"{CORPUS[1]}.txt", "\n\n".join(CORPUS).encode())
@@ -208,10 +208,10 @@ async def test_rows_paragraphs_and_script_text_are_shown_verbatim_in_place(tmp_p
         for chunk in scripts:
             panel = await open_source(page, domain, chunk["chunkId"], chunk["text"])
             await expect(panel.locator(".passage-main")).not_to_be_empty()
-            left = (
+            forbidden = (
                 "script, iframe, img, svg:not(.icon), style, form, input, [onerror], [onload], [href^='javascript' i]"
             )
-            assert await panel.locator(f".source :is({left})").count() == 0
+            assert await panel.locator(f".source :is({forbidden})").count() == 0
             await page.keyboard.press("Escape")
             await expect(panel).to_have_count(0)
         assert await page.evaluate("window.hits") == []
@@ -219,19 +219,19 @@ async def test_rows_paragraphs_and_script_text_are_shown_verbatim_in_place(tmp_p
 
 @pytest.mark.nightly("the citation of a short PDF is opened every time")
 async def test_a_late_citation_in_a_document_of_a_thousand_pages_opens(tmp_path: Path) -> None:
-    cited = "A zebra is mentioned here alone."
+    sentence = "A zebra is mentioned here alone."
     pages: list[list[files.Line]] = [[(11, f"Page {number} says little.")] for number in range(1, 1_001)]
-    pages[989].append((11, cited))
+    pages[989].append((11, sentence))
     async with console(tmp_path) as desk:
         page, domain = desk.page, await desk.rig.domain()
         data = await anyio.Path(files.pdf(tmp_path / "long.pdf", pages)).read_bytes()
         document = (await desk.rig.upload(domain, "long.pdf", data))["id"]
-        found = await desk.rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "zebra"})
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        result = await desk.rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "zebra"})
+        urls: list[str] = []
+        page.on("request", lambda request: urls.append(request.url))
         await desk.goto()
-        panel = await open_source(page, domain, found["candidates"][0]["chunkId"], cited)
-        await expect(panel.get_by_role("img", name=cited)).to_be_visible()
+        panel = await open_source(page, domain, result["candidates"][0]["chunkId"], sentence)
+        await expect(panel.get_by_role("img", name=sentence)).to_be_visible()
         await expect(panel.locator(".source-page")).to_contain_text("Page 990 of 1,000")
-        drawn = [url for url in asked if f"/documents/{document}/pages/" in url]
+        drawn = [url for url in urls if f"/documents/{document}/pages/" in url]
         assert 1 <= len(drawn) <= 3, "the page, and at most those beside it"

@@ -13,40 +13,40 @@ from tests.node import CLIENTS, PATIENCE, node
 from tests.server.rig import Rig
 
 
-async def run_module(script: str, given: Any) -> list[Any]:
+async def run_module(script: str, request: Any) -> list[Any]:
     """Run a script of the clients with JSON on its stdin; return the values that it printed."""
     command = [str(node()), "--no-warnings", str(CLIENTS / script)]
     with anyio.fail_after(PATIENCE):
-        ended = await anyio.run_process(command, input=json.dumps(given).encode(), check=False, cwd=CLIENTS)
-    assert ended.returncode == 0, ended.stderr.decode()[-4000:]
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+        result = await anyio.run_process(command, input=json.dumps(request).encode(), check=False, cwd=CLIENTS)
+    assert result.returncode == 0, result.stderr.decode()[-4000:]
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 async def test_a_view_built_from_events_equals_the_stored_answer(tmp_path: Path) -> None:
     first = Step((Think("Think 💭."), Say("I look 🔎 it up. "), Use("search_documents", {"query": "leave"})))
-    broken = Broken(Step((Think("Again"), Say("This is said and taken back. "), Say("Really."))), 6)
-    cited = Step((Say("They have 🎉 "), Say("25 days", (Cite(0),)), Say(".")))
+    broken_step = Broken(Step((Think("Again"), Say("This is said and taken back. "), Say("Really."))), 6)
+    cited_step = Step((Say("They have 🎉 "), Say("25 days", (Cite(0),)), Say(".")))
     failed = ModelError("No.", retryable=False)
-    steps = (first, broken, cited, use("no_such_tool", a=1), failed)
+    steps = (first, broken_step, cited_step, use("no_such_tool", a=1), failed)
     async with Rig(tmp_path, *steps) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days of leave a year.")
         conversation = await rig.conversation(domain)
         turns = [await rig.say(conversation, "How many?"), await rig.say(conversation, "And?")]
-        stored = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+        messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
     assert any(event["type"] == "step_reset" for event in turns[0])
-    done, error, connection = await run_module("console_stream.mjs", {"turns": turns})
-    answer = stored[1]
-    assert done["text"] == answer["content"] == "I look 🔎 it up. \n\nThey have 🎉 25 days."
-    assert done["status"] == "done"
-    assert done["references"] == answer["references"]
-    assert done["usage"] == answer["metadata"]["usage"]
-    kinds = [item["kind"] for item in done["items"]]
+    view, error, connection = await run_module("console_stream.mjs", {"turns": turns})
+    answer = messages[1]
+    assert view["text"] == answer["content"] == "I look 🔎 it up. \n\nThey have 🎉 25 days."
+    assert view["status"] == "done"
+    assert view["references"] == answer["references"]
+    assert view["usage"] == answer["metadata"]["usage"]
+    kinds = [item["kind"] for item in view["items"]]
     assert kinds == ["thinking", "text", "call", "retrieval", "text"]
-    text = done["items"][-1]
+    text = view["items"][-1]
     (citation,) = text["citations"]
     assert text["text"][citation["from"] : citation["to"]] == "25 days"
-    call = done["items"][2]
+    call = view["items"][2]
     assert (call["status"], call["server"], call["arguments"]) == ("ok", "retriever", {"query": "leave"})
     assert (error["status"], error["error"]["retryable"]) == ("error", False)
     assert [item["status"] for item in error["items"] if item["kind"] == "call"] == ["error"]
@@ -68,6 +68,6 @@ async def test_closed_blocks_stay_closed_and_are_complete(tmp_path: Path) -> Non
         "> a\n\n> b\n\nc": ["> a\n\n> b\n\n", "c"],
         "": [""],
     }
-    found = await run_module("console_text.mjs", list(texts))
-    assert [each["blocks"] for each in found] == list(texts.values())
-    assert all(each["same"] for each in found)
+    views = await run_module("console_text.mjs", list(texts))
+    assert [view["blocks"] for view in views] == list(texts.values())
+    assert all(view["same"] for view in views)

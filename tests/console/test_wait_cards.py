@@ -73,18 +73,18 @@ async def test_an_admin_allows_a_tool_in_the_whole_domain_from_the_card(tmp_path
 
 @pytest.mark.nightly("a card is filled in after a reload every time")
 async def test_text_typed_into_a_card_stays_when_messages_arrive(tmp_path: Path) -> None:
-    both = Step(tuple(Use("search_documents", {"query": each}) for each in ("leave", "rest")))
-    async with console(tmp_path, both, say("Found.")) as desk:
+    searches = Step(tuple(Use("search_documents", {"query": query}) for query in ("leave", "rest")))
+    async with console(tmp_path, searches, say("Found.")) as desk:
         page = desk.page
         await desk.rig.domain(toolPolicy={"search_documents": "ask"})
         await desk.goto()
         await ask(page, "How many?")
         await expect(page.locator(".wait")).to_have_count(2)
         first = (await desk.rig.ok("GET", "/api/waits?state=open"))["items"][0]
-        typed = anyio.Event()
+        release = anyio.Event()
 
         async def hold(route: Route) -> None:
-            await typed.wait()
+            await release.wait()
             await route.continue_()
 
         await page.route("**/messages?*", hold)
@@ -94,9 +94,9 @@ async def test_text_typed_into_a_card_stays_when_messages_arrive(tmp_path: Path)
         arguments = page.locator(".wait").get_by_label("Arguments")
         await expect(arguments).to_have_count(1)
         await arguments.fill("one")  # an event of the turn arrived before the messages
-        async with page.expect_response("**/messages?*") as came:
-            typed.set()
-        await (await came.value).finished()
+        async with page.expect_response("**/messages?*") as messages_response:
+            release.set()
+        await (await messages_response.value).finished()
         await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         await page.keyboard.type(" two")
         await expect(arguments).to_have_value("one two")
@@ -131,8 +131,10 @@ async def test_a_question_is_answered_by_an_option_and_words_and_a_form_follows_
     question = Step((Use("ask_user", {"question": "Which site?", "options": ["North", "South"], "multiple": True}),))
 
     def last(request: ModelRequest) -> Plain:
-        told = str(request.messages[-1]["content"])
-        return say("South and more." if "South" in told and "both, please" in told and "North" not in told else told)
+        answer = str(request.messages[-1]["content"])
+        return say(
+            "South and more." if "South" in answer and "both, please" in answer and "North" not in answer else answer
+        )
 
     async with console(tmp_path, question, last) as desk:
         page = desk.page
@@ -149,19 +151,26 @@ async def test_a_question_is_answered_by_an_option_and_words_and_a_form_follows_
         await expect(page.locator(".answer .prose").last).to_have_text("South and more.")
 
         await page.evaluate(FORM)
-        read = "() => { try { return window.form.read(); } catch (error) { return error.message; } }"
-        assert await page.evaluate(read) == "Your name *: Fill in this field."
+        script = "() => { try { return window.form.read(); } catch (error) { return error.message; } }"
+        assert await page.evaluate(script) == "Your name *: Fill in this field."
         await page.get_by_label("Your name").fill("Ann")
         await page.get_by_label("Days").fill("31")
-        assert str(await page.evaluate(read)).startswith("Days *: ")
+        assert str(await page.evaluate(script)).startswith("Days *: ")
         await page.get_by_label("Days").fill("3")
         await page.get_by_label("Mail").fill("no address")
-        assert str(await page.evaluate(read)).startswith("Mail: ")
+        assert str(await page.evaluate(script)).startswith("Mail: ")
         await page.get_by_label("Mail").fill("ann@example.com")
         await page.get_by_label("Kind").select_option("Unpaid")
         await page.get_by_label("n", exact=True).check()
-        wanted = {"name": "Ann", "days": 3, "mail": "ann@example.com", "urgent": True, "kind": "u", "sites": ["n", "s"]}
-        assert await page.evaluate(read) == wanted
+        expected = {
+            "name": "Ann",
+            "days": 3,
+            "mail": "ann@example.com",
+            "urgent": True,
+            "kind": "u",
+            "sites": ["n", "s"],
+        }
+        assert await page.evaluate(script) == expected
 
 
 CARDS = """

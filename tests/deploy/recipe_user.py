@@ -29,13 +29,13 @@ async def use_all(folder: Path) -> None:
     async with Rig(folder, call, say("Done."), say("Again.")) as rig:
         rig.application.begin()
         domain = await rig.domain(greetingStyle="cool")
-        stored = await rig.ok("GET", f"/api/domains/{domain}")
-        assert stored["settings"]["greetingStyle"] == "cool"
+        domain_view = await rig.ok("GET", f"/api/domains/{domain}")
+        assert domain_view["settings"]["greetingStyle"] == "cool"
         assert (await rig.refused("PATCH", f"/api/domains/{domain}", {"settings": {"greetingStyle": "x"}}))[0] == 422
 
         assert (await rig.ok("GET", f"/api/domains/{domain}/greetings"))["items"] == [f"hello {domain}"]
-        described = (await rig.ok("GET", "/api/openapi.json"))["paths"]
-        assert "get" in described["/api/domains/{domain}/greetings"]
+        paths = (await rig.ok("GET", "/api/openapi.json"))["paths"]
+        assert "get" in paths["/api/domains/{domain}/greetings"]
 
         document = await rig.upload(domain, "a.greeting", b"srewolf fo draziw eht")
         assert document["status"] == "indexed", document
@@ -54,8 +54,8 @@ async def use_all(folder: Path) -> None:
         )
         assert "data: hello done" in answer.text
 
-        refused = await rig.refused("GET", f"/api/domains/{domain}/greetings/Ben")
-        assert refused[:2] == (409, "GREETING_REFUSED")
+        refusal = await rig.refused("GET", f"/api/domains/{domain}/greetings/Ben")
+        assert refusal[:2] == (409, "GREETING_REFUSED")
         messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
         message = next(entry["id"] for entry in messages if entry["role"] == "assistant")
         await rig.ok("PUT", f"/api/conversations/{conversation}/messages/{message}/feedback", {"rating": "up"})

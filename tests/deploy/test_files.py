@@ -51,29 +51,32 @@ def instructions() -> list[tuple[str, str]]:
     """Return the container file's instructions with their arguments. Continued lines are joined."""
     text = re.sub(r"^#.*\n", "", (DEPLOY / "Containerfile").read_text(), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
-    return [(word, " ".join(rest.split())) for word, _, rest in (line.partition(" ") for line in lines if line.strip())]
+    return [
+        (word, " ".join(argument.split()))
+        for word, _, argument in (line.partition(" ") for line in lines if line.strip())
+    ]
 
 
 def stages() -> list[list[tuple[str, str]]]:
-    found: list[list[tuple[str, str]]] = []
-    for word, rest in instructions():
+    stages_found: list[list[tuple[str, str]]] = []
+    for word, argument in instructions():
         if word == "FROM":
-            found.append([])
-        found[-1].append((word, rest))
-    return found
+            stages_found.append([])
+        stages_found[-1].append((word, argument))
+    return stages_found
 
 
 def of(stage: list[tuple[str, str]], word: str) -> list[str]:
-    return [rest for each, rest in stage if each == word]
+    return [argument for instruction, argument in stage if instruction == word]
 
 
 def test_the_container_image_is_built_from_the_lock_with_checked_hashes() -> None:
     build, final = stages()
-    installs = [rest for rest in of(build, "RUN") if "pip install" in rest]
-    assert any("runtime_lock > /tmp/runtime.lock" in rest for rest in of(build, "RUN"))
+    installs = [command for command in of(build, "RUN") if "pip install" in command]
+    assert any("runtime_lock > /tmp/runtime.lock" in command for command in of(build, "RUN"))
     for line in installs:
         assert ("--require-hashes -r /tmp/" in line) != ("--no-deps --no-index /tmp/wheel" in line), line
-    assert not any("pip install" in rest for rest in of(final, "RUN"))
+    assert not any("pip install" in command for command in of(final, "RUN"))
     assert of(final, "COPY") == ["--from=build /opt/agentic-rag /opt/agentic-rag"]
 
 
@@ -84,22 +87,22 @@ def test_the_container_image_is_unprivileged_without_secrets_and_has_a_health_ch
     assert final.index(("USER", "10001:10001")) > last, "what runs later would run as another"
     assert "bubblewrap" in " ".join(of(final, "RUN"))
     assert not re.search(r"(KEY|TOKEN|PASSWORD|SECRET)\s*=", " ".join(of(final, "ENV") + of(final, "ARG")))
-    given = dict(each.split("=", 1) for each in of(final, "ENV")[0].split())
-    assert (given["AGENTIC_RAG_DATA"], of(final, "VOLUME")) == ("/data", ["/data"])
-    assert given["AGENTIC_RAG_MODEL_CACHE"].startswith("/data/"), "nothing else can be written"
-    assert of(final, "EXPOSE") == [given["AGENTIC_RAG_PORT"]]
+    variables = dict(pair.split("=", 1) for pair in of(final, "ENV")[0].split())
+    assert (variables["AGENTIC_RAG_DATA"], of(final, "VOLUME")) == ("/data", ["/data"])
+    assert variables["AGENTIC_RAG_MODEL_CACHE"].startswith("/data/"), "nothing else can be written"
+    assert of(final, "EXPOSE") == [variables["AGENTIC_RAG_PORT"]]
     (check,) = of(final, "HEALTHCHECK")
-    assert f"http://127.0.0.1:{given['AGENTIC_RAG_PORT']}/api/ready" in check
+    assert f"http://127.0.0.1:{variables['AGENTIC_RAG_PORT']}/api/ready" in check
 
 
 def test_the_container_build_context_has_exactly_the_needed_files() -> None:
-    taken = [name for line in of(stages()[0], "COPY") for name in line.split()[:-1]]
-    assert all((ROOT / name).exists() for name in taken)
+    copied = [name for line in of(stages()[0], "COPY") for name in line.split()[:-1]]
+    assert all((ROOT / name).exists() for name in copied)
     first, *rest = [
         line for line in (DEPLOY / "Containerfile.dockerignore").read_text().splitlines() if not line.startswith("#")
     ]
     assert first == "*"
-    assert {line.removeprefix("!") for line in rest if line.startswith("!")} == set(taken)
+    assert {line.removeprefix("!") for line in rest if line.startswith("!")} == set(copied)
 
 
 # Compose and Kubernetes
@@ -107,18 +110,18 @@ def test_the_container_build_context_has_exactly_the_needed_files() -> None:
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.postgresql.yaml"])
 def test_compose_files_are_hardened_and_set_existing_settings(name: str) -> None:
-    (found,) = documents(name)
-    for service, about in found["services"].items():
-        assert "ports" not in about or service == "proxy", "the server and its stores are reached inside alone"
-        assert set(about.get("environment", {})) <= VARIABLES | FOREIGN
+    (compose,) = documents(name)
+    for service, service_config in compose["services"].items():
+        assert "ports" not in service_config or service == "proxy", "the server and its stores are reached inside alone"
+        assert set(service_config.get("environment", {})) <= VARIABLES | FOREIGN
         assert service in FOREIGN_SERVICES | {"server"}
-        image = about.get("image", "agentic-rag:0.1.0")
+        image = service_config.get("image", "agentic-rag:0.1.0")
         assert not image.endswith(":latest")
         assert ":" in image.rpartition("/")[2]
     if name == "compose.yaml":
-        server = found["services"]["server"]
+        server = compose["services"]["server"]
         assert (server["read_only"], server["cap_drop"], server["init"]) == (True, ["ALL"], True)
-        subnet = found["networks"]["inside"]["ipam"]["config"][0]["subnet"]
+        subnet = compose["networks"]["inside"]["ipam"]["config"][0]["subnet"]
         assert server["environment"]["AGENTIC_RAG_TRUSTED_PROXIES"] == subnet
         Settings(_env_file=None, trusted_proxies=subnet)
         assert (DEPLOY / server["build"]["context"] / server["build"]["dockerfile"]).is_file()
@@ -139,20 +142,20 @@ def test_the_caller_waits_longer_than_a_stop_can_take() -> None:
 async def test_kubernetes_probes_need_no_key_and_one_unprivileged_server_runs(
     tmp_path: Path,
 ) -> None:
-    found = {document["kind"]: document for document in documents("kubernetes.yaml")}
-    assert found["StatefulSet"]["spec"]["replicas"] == 1
-    pod = found["StatefulSet"]["spec"]["template"]["spec"]
+    by_kind = {document["kind"]: document for document in documents("kubernetes.yaml")}
+    assert by_kind["StatefulSet"]["spec"]["replicas"] == 1
+    pod = by_kind["StatefulSet"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["securityContext"]["runAsUser"] == 10001
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert {each["name"] for each in container["env"]} <= VARIABLES
+    assert {variable["name"] for variable in container["env"]} <= VARIABLES
     claims = {
         volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
     }
-    assert claims == {found["PersistentVolumeClaim"]["metadata"]["name"]}
-    assert found["Service"]["spec"]["selector"] == found["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    assert claims == {by_kind["PersistentVolumeClaim"]["metadata"]["name"]}
+    assert by_kind["Service"]["spec"]["selector"] == by_kind["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
     probes = {name: container[name]["httpGet"]["path"] for name in container if name.endswith("Probe")}
     assert set(probes) == {"startupProbe", "livenessProbe", "readinessProbe"}
     async with Rig(tmp_path) as rig:
@@ -172,19 +175,19 @@ async def test_kubernetes_probes_need_no_key_and_one_unprivileged_server_runs(
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
 def test_systemd_accepts_the_unit_which_allows_bubblewrap(tmp_path: Path) -> None:
     text = (DEPLOY / "agentic-rag.service").read_text()
-    started = tmp_path / "agentic-rag"
-    started.write_text("#!/bin/sh\n")
-    started.chmod(0o755)
+    program = tmp_path / "agentic-rag"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
     unit = tmp_path / "agentic-rag.service"
-    unit.write_text(text.replace("/opt/agentic-rag/bin/agentic-rag", str(started)))
-    done = subprocess.run(
+    unit.write_text(text.replace("/opt/agentic-rag/bin/agentic-rag", str(program)))
+    result = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60, check=False
     )
-    ours = [line for line in done.stderr.splitlines() if "agentic-rag.service" in line and "man:" not in line]
-    assert ours == [], done.stderr
-    given = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
-    assert given["NoNewPrivileges"] == "yes"
-    assert given["CapabilityBoundingSet"] == ""
+    own_lines = [line for line in result.stderr.splitlines() if "agentic-rag.service" in line and "man:" not in line]
+    assert own_lines == [], result.stderr
+    options = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    assert options["NoNewPrivileges"] == "yes"
+    assert options["CapabilityBoundingSet"] == ""
     forbidding = {"RestrictNamespaces", "ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "ProcSubset"}
-    assert forbidding & set(given) == set()
-    assert "@mount" not in given["SystemCallFilter"]
+    assert forbidding & set(options) == set()
+    assert "@mount" not in options["SystemCallFilter"]

@@ -22,9 +22,13 @@ READ_BY_HAND = {
 
 def stated_licence(name: str) -> str:
     """Return the licence that a distribution states: its expression, its classifiers, or its text's first line."""
-    stated = metadata(name)
-    classifiers = [each.rpartition(" :: ")[2] for each in stated.get_all("Classifier") or () if "License ::" in each]
-    expressions, licences = stated.get_all("License-Expression") or [], stated.get_all("License") or []
+    package = metadata(name)
+    classifiers = [
+        classifier.rpartition(" :: ")[2]
+        for classifier in package.get_all("Classifier") or ()
+        if "License ::" in classifier
+    ]
+    expressions, licences = package.get_all("License-Expression") or [], package.get_all("License") or []
     texts = [*expressions, " AND ".join(classifiers), *licences]
     return next((text.strip().splitlines()[0] for text in texts if text.strip()), "")
 
@@ -37,20 +41,20 @@ def is_allowed(licence: str) -> bool:
 
 def test_every_package_of_a_server_has_a_permissive_licence() -> None:
     lock = subprocess.run([ROOT / "scripts" / "runtime_lock"], check=True, capture_output=True, text=True).stdout
-    needed = [Requirement(line.rstrip(" \\")) for line in lock.splitlines() if re.match(r"[A-Za-z0-9]", line)]
-    assert len(needed) > 80
-    refused: list[str] = []
-    for each in needed:
-        if each.name in READ_BY_HAND or (each.marker is not None and not each.marker.evaluate()):
+    requirements = [Requirement(line.rstrip(" \\")) for line in lock.splitlines() if re.match(r"[A-Za-z0-9]", line)]
+    assert len(requirements) > 80
+    refusals: list[str] = []
+    for requirement in requirements:
+        if requirement.name in READ_BY_HAND or (requirement.marker is not None and not requirement.marker.evaluate()):
             continue
         try:
-            licence = stated_licence(each.name)
+            licence = stated_licence(requirement.name)
         except PackageNotFoundError:
-            refused.append(f"{each.name} is in requirements.lock and not installed")
+            refusals.append(f"{requirement.name} is in requirements.lock and not installed")
             continue
         if not is_allowed(licence):
-            refused.append(f"{each.name}: {licence or 'no licence stated'}")
-    assert refused == []
+            refusals.append(f"{requirement.name}: {licence or 'no licence stated'}")
+    assert refusals == []
 
 
 def test_a_copyleft_or_unknown_licence_is_refused() -> None:
@@ -63,5 +67,5 @@ def test_a_copyleft_or_unknown_licence_is_refused() -> None:
 def test_the_bill_of_materials_names_every_file_of_others_in_the_page() -> None:
     vendor = ROOT / "agentic_rag" / "server" / "web" / "vendor"
     shipped = {path.name for path in vendor.iterdir() if path.suffix != ".txt"}
-    named = set(re.findall(r'\("([\w.-]+)", "pkg:', (ROOT / "scripts" / "sbom").read_text()))
-    assert named == shipped
+    named_files = set(re.findall(r'\("([\w.-]+)", "pkg:', (ROOT / "scripts" / "sbom").read_text()))
+    assert named_files == shipped

@@ -62,7 +62,7 @@ class Guest:
             f"{scheme}://{self.proxy.authority}/ws",
             host="127.0.0.1",
             port=self.proxy.port,
-            ssl=_trusting() if self.proxy.secure else None,
+            ssl=_make_trusting_context() if self.proxy.secure else None,
             origin=Origin(self.proxy.origin),
             subprotocols=[Subprotocol("agentic-rag.native")],
             additional_headers=bearer(self.key),
@@ -71,7 +71,7 @@ class Guest:
             yield socket
 
 
-def _trusting() -> ssl.SSLContext:
+def _make_trusting_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -81,9 +81,9 @@ def _trusting() -> ssl.SSLContext:
 @contextmanager
 def _server(folder: Path, api: FakeMessagesAPI, **variables: str) -> Iterator[tuple[Server, str]]:
     """Run a server with an operator's key. Every request needs it."""
-    given = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_ALLOWED_HOSTS": NAME}
-    given["AGENTIC_RAG_EMBEDDING"] = "none"
-    with serving_without_demo(folder / "data", **given, **variables) as server:
+    settings = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_ALLOWED_HOSTS": NAME}
+    settings["AGENTIC_RAG_EMBEDDING"] = "none"
+    with serving_without_demo(folder / "data", **settings, **variables) as server:
         key = str(server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"])
         yield server, key
 
@@ -105,29 +105,29 @@ async def test_a_proxy_forwards_at_once_and_forged_headers_are_ignored(
                         await pause(next(checks))
                 assert await guest.ok("GET", "/api/ready") == {"ready": True}
                 domain = (await guest.ok("POST", "/api/domains", {"name": "Law"}))["id"]
-                await _streams(guest, domain)
-                await _talks(guest, domain)
-                await _uploads(guest, domain)
-                await _is_believed_nothing(guest)
+                await _check_stream(guest, domain)
+                await _check_socket(guest, domain)
+                await _check_upload(guest, domain)
+                await _check_forged_headers(guest)
 
 
-async def _streams(guest: Guest, domain: str) -> None:
+async def _check_stream(guest: Guest, domain: str) -> None:
     """Server-sent events arrive while the model is silent."""
     conversation = (await guest.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
     path = f"/api/conversations/{conversation}"
-    heard: list[str] = []
+    events: list[str] = []
     with anyio.fail_after(PATIENCE):
         async with guest.http.stream("POST", f"{path}/messages", json={"content": "Hello"}) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             async for line in stream.aiter_lines():
                 if line.startswith("event: "):
-                    heard.append(line.removeprefix("event: "))
-                    if heard.count("text") == 1 and heard[-1] == "text":
+                    events.append(line.removeprefix("event: "))
+                    if events.count("text") == 1 and events[-1] == "text":
                         await guest.ok("POST", f"{path}/interrupt")
-    assert heard[-1] == "interrupted"
+    assert events[-1] == "interrupted"
 
 
-async def _talks(guest: Guest, domain: str) -> None:
+async def _check_socket(guest: Guest, domain: str) -> None:
     """A WebSocket of a page of the proxy's origin. Frames arrive while the model is silent."""
     conversation = (await guest.ok("POST", "/api/conversations", {"domainId": domain}))["id"]
     async with guest.socket() as socket:
@@ -140,26 +140,26 @@ async def _talks(guest: Guest, domain: str) -> None:
                     await socket.send(json.dumps({"type": "interrupt", "conversationId": conversation}))
 
 
-async def _uploads(guest: Guest, domain: str) -> None:
+async def _check_upload(guest: Guest, domain: str) -> None:
     """More than nginx's default limit of one megabyte."""
     files = {"file": ("large.txt", b"The pump holds 3 litres.\n" * 45_000)}
     answer = await guest.http.post(f"/api/domains/{domain}/documents", files=files)
     assert answer.status_code == 202, answer.text
 
 
-async def _is_believed_nothing(guest: Guest) -> None:
+async def _check_forged_headers(guest: Guest) -> None:
     """The proxy determines the client's address and scheme; the server determines names and origins."""
-    wrong = {"name": "ann", "key": "arag_" + "x" * 43}
+    wrong_credentials = {"name": "ann", "key": "arag_" + "x" * 43}
     page = {"x-requested-with": "page", "authorization": "", **FORGED}
-    refused = await guest.http.post("/api/auth/sign-in", json=wrong, headers=page)
-    assert refused.status_code == 401
+    refusal = await guest.http.post("/api/auth/sign-in", json=wrong_credentials, headers=page)
+    assert refusal.status_code == 401
     rows = (await guest.ok("GET", "/api/audit?limit=50"))["items"]
-    (row,) = [each for each in rows if "sign-in" in each["action"] and each["outcome"] == "refused"]
+    (row,) = [row for row in rows if "sign-in" in row["action"] and row["outcome"] == "refused"]
     assert row["details"]["from"] == "127.0.0.1"
     right = {"name": "ann", "key": guest.key}
-    signed = await guest.http.post("/api/auth/sign-in", json=right, headers=page)
-    assert signed.status_code == 201, signed.text
-    cookie = signed.headers["set-cookie"]
+    response = await guest.http.post("/api/auth/sign-in", json=right, headers=page)
+    assert response.status_code == 201, response.text
+    cookie = response.headers["set-cookie"]
     assert cookie.startswith("__Host-agentic-rag=" if guest.proxy.secure else "agentic-rag=")
     assert ("Secure" in cookie) == guest.proxy.secure
     for headers, code in (({"origin": "https://evil.example"}, 403), ({"origin": guest.proxy.origin}, 200)):

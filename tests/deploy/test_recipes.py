@@ -50,17 +50,17 @@ class Copy:
         """Write a new file, or append to a file."""
         path = self._folder / file
         path.parent.mkdir(exist_ok=True)
-        with path.open("a", encoding="utf-8") as opened:
-            opened.write(text)
+        with path.open("a", encoding="utf-8") as file_object:
+            file_object.write(text)
         self.changed.add(file)
 
     def end_class(self, file: str, name: str, text: str) -> None:
         """Add a member at the end of a class."""
 
         def change(lines: list[str], tree: ast.Module) -> None:
-            (found,) = (each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name)
-            assert found.end_lineno is not None
-            lines.insert(found.end_lineno, text)
+            (class_node,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+            assert class_node.end_lineno is not None
+            lines.insert(class_node.end_lineno, text)
 
         self._edit(file, change)
 
@@ -68,11 +68,11 @@ class Copy:
         """Add a field to a class, before its methods."""
 
         def change(lines: list[str], tree: ast.Module) -> None:
-            (found,) = (each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name)
-            fields = [number for number, each in enumerate(found.body) if isinstance(each, ast.AnnAssign)]
-            last = found.body[fields[-1]]
-            for following in found.body[fields[-1] + 1 :][:1]:
-                last = following if isinstance(following, ast.Expr) else last  # the field's docstring
+            (class_node,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+            fields = [number for number, member in enumerate(class_node.body) if isinstance(member, ast.AnnAssign)]
+            last = class_node.body[fields[-1]]
+            for following_member in class_node.body[fields[-1] + 1 :][:1]:
+                last = following_member if isinstance(following_member, ast.Expr) else last  # the field's docstring
             assert last.end_lineno is not None
             lines.insert(last.end_lineno, text)
 
@@ -83,8 +83,8 @@ class Copy:
 
         def change(lines: list[str], tree: ast.Module) -> None:
             kinds = ast.FunctionDef | ast.AsyncFunctionDef
-            (found,) = (each for each in ast.walk(tree) if isinstance(each, kinds) and each.name == name)
-            first = found.body[1] if ast.get_docstring(found) is not None else found.body[0]
+            (function_node,) = (node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == name)
+            first = function_node.body[1] if ast.get_docstring(function_node) is not None else function_node.body[0]
             lines.insert(first.lineno - 1, text)
 
         self._edit(file, change)
@@ -93,7 +93,7 @@ class Copy:
         """Add text before the last line that begins like this."""
 
         def change(lines: list[str], tree: ast.Module) -> None:
-            number = max(number for number, each in enumerate(lines) if each.startswith(line))
+            number = max(number for number, existing in enumerate(lines) if existing.startswith(line))
             lines.insert(number, text)
 
         self._edit(file, change)
@@ -102,30 +102,32 @@ class Copy:
         """Add text after the only line that begins like this."""
 
         def change(lines: list[str], tree: ast.Module) -> None:
-            (number,) = (number for number, each in enumerate(lines) if each.startswith(line))
+            (number,) = (number for number, existing in enumerate(lines) if existing.startswith(line))
             lines.insert(number + 1, text)
 
         self._edit(file, change)
 
     def run(self, *arguments: str) -> str:
         """Run a program of the copy and return its output."""
-        kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
-        done = subprocess.run(
+        inherited = {
+            name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))
+        }
+        result = subprocess.run(
             [sys.executable, *arguments],
             cwd=self._folder,
-            env=kept | {"PYTHONPATH": str(self._folder), "AGENTIC_RAG_GREETING_SECONDS": "7"},
+            env=inherited | {"PYTHONPATH": str(self._folder), "AGENTIC_RAG_GREETING_SECONDS": "7"},
             capture_output=True,
             text=True,
             timeout=LIMIT,
             check=False,
         )
-        assert done.returncode == 0, done.stderr[-4000:]
-        return done.stdout
+        assert result.returncode == 0, result.stderr[-4000:]
+        return result.stdout
 
-    def script(self, name: str, written: str, *arguments: str) -> None:
-        """Note that a script must run, which writes the files ``written``."""
+    def script(self, name: str, output_file: str, *arguments: str) -> None:
+        """Note that a script must run, which writes the file ``output_file``."""
         self.scripts[f"scripts/{name}", *arguments] = None
-        self.changed.add(written)
+        self.changed.add(output_file)
 
 
 def add_event(copy: Copy) -> None:

@@ -17,6 +17,6 @@ pytestmark = [
 
 @pytest.mark.parametrize("way", ["readme", "container", "wheel"])
 def test_a_fresh_machine_gets_to_a_cited_answer(way: str) -> None:
-    ended = subprocess.run([str(PROGRAM), way], capture_output=True, text=True, timeout=3_600, check=False)
-    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"[-4000:]
-    assert ended.stdout.startswith(f"{way}: ")
+    result = subprocess.run([str(PROGRAM), way], capture_output=True, text=True, timeout=3_600, check=False)
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"[-4000:]
+    assert result.stdout.startswith(f"{way}: ")

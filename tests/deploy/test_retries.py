@@ -21,22 +21,22 @@ def test_never_passes(): assert 1 == 2
 """
 
 
-def retry(folder: Path, *failed: str) -> tuple[int, str]:
+def retry(folder: Path, *failed_tests: str) -> tuple[int, str]:
     """Run the script in a folder where these tests have failed; return its exit code and output."""
     (folder / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "test_again", folder / "scripts")
     (folder / "test_it.py").write_text(TESTS)
     cache = folder / ".pytest_cache" / "v" / "cache"
     cache.mkdir(parents=True)
-    (cache / "lastfailed").write_text(json.dumps({f"test_it.py::{name}": True for name in failed}))
-    done = subprocess.run(
+    (cache / "lastfailed").write_text(json.dumps({f"test_it.py::{name}": True for name in failed_tests}))
+    result = subprocess.run(
         [sys.executable, folder / "scripts" / "test_again"],
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # importing them is most of a run's time
         capture_output=True,
         text=True,
         timeout=240,
     )
-    return done.returncode, done.stdout
+    return result.returncode, result.stdout
 
 
 def test_a_test_that_passes_alone_is_reported_as_flaky_at_the_end(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ QUESTION = "How many days of paid leave do full-time staff have?"
 @needs_browser
 async def test_the_page_works_below_a_path_of_a_shared_host(tmp_path: Path) -> None:
     with serving_without_demo(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none", AGENTIC_RAG_ROOT_PATH=ROOT) as server:
-        domain = await server.domain_with("leave.md", b"Full-time staff have 27 days of paid leave a year.")
+        domain = await server.make_domain_with("leave.md", b"Full-time staff have 27 days of paid leave a year.")
         async with desk_at(server.url + ROOT) as desk:
             outside: list[str] = []
             desk.page.on("request", lambda request: outside.append(request.url))
@@ -45,21 +45,21 @@ async def test_endpoints_work_below_the_root_path_and_cookies_belong_to_it(tmp_p
     with serving_without_demo(tmp_path / "data", **variables) as server:
         key = server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"]
         async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as http:
-            moved = await http.get(ROOT)
-            assert (moved.status_code, moved.headers["location"]) == (308, f"{ROOT}/")
-            signed = await http.post(
+            redirect = await http.get(ROOT)
+            assert (redirect.status_code, redirect.headers["location"]) == (308, f"{ROOT}/")
+            login = await http.post(
                 f"{ROOT}/api/auth/sign-in",
                 json={"name": "ann", "key": key},
                 headers={**https, "x-requested-with": "page"},
             )
-            cookie = signed.headers["set-cookie"]
+            cookie = login.headers["set-cookie"]
             assert cookie.startswith("__Secure-agentic-rag=")
             assert f"; Path={ROOT};" in cookie
-            sent = {**https, "cookie": cookie.partition(";")[0]}
-            assert (await http.get(f"{ROOT}/api/domains", headers=sent)).status_code == 200
+            request_headers = {**https, "cookie": cookie.partition(";")[0]}
+            assert (await http.get(f"{ROOT}/api/domains", headers=request_headers)).status_code == 200
             # A proxy that removes the path names it in a header. Programs on this machine use no path.
-            stripped = await http.get("/api/domains", headers={**sent, "x-forwarded-prefix": ROOT})
-            assert stripped.status_code == 200
+            prefixed_response = await http.get("/api/domains", headers={**request_headers, "x-forwarded-prefix": ROOT})
+            assert prefixed_response.status_code == 200
             assert (await http.get("/api/version")).status_code == 200
         address = f"{server.url.replace('http', 'ws')}{ROOT}/ws"
         async with connect(address, additional_headers={"Authorization": f"Bearer {key}"}) as socket:

@@ -13,8 +13,8 @@ def test_no_turn_is_lost_and_equal_seeds_give_equal_runs() -> None:
     assert figures.takeovers > 0
     assert max(figures.interruptions) >= Costs().lease
     assert len(figures.commits) > SMALL.minutes * 60 - WARM_UP - 5
-    again = Simulation(SMALL, Costs()).run()
-    assert (again.begun, again.ended, again.delays) == (figures.begun, figures.ended, figures.delays)
+    repeated = Simulation(SMALL, Costs()).run()
+    assert (repeated.begun, repeated.ended, repeated.delays) == (figures.begun, figures.ended, figures.delays)
 
 
 def test_turns_wait_for_free_child_servers_and_health_names_the_limit() -> None:

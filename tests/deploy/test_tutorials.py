@@ -38,22 +38,24 @@ def is_ready(port: int) -> bool:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def run_server(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Serve from a folder as `scripts/serve` does; yield the port and the environment of a reader's shell.
 
     No embedder is used, because its process costs seconds of CPU, and all pages print the same without one.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
     paths = {
-        "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
+        "PATH": f"{Path(sys.executable).parent}:{inherited['PATH']}",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'clients' / 'python'}",
     }
-    environment = kept | paths | {"AGENTIC_RAG_EMBEDDING": "none"}
+    environment = inherited | paths | {"AGENTIC_RAG_EMBEDDING": "none"}
     with (folder / "served.txt").open("wb") as log:
-        out = log.fileno()
-        server = Program(["serve", "--port", str(port)], cwd=folder, env=environment, stdout=out, stderr=out)
+        log_descriptor = log.fileno()
+        server = Program(
+            ["serve", "--port", str(port)], cwd=folder, env=environment, stdout=log_descriptor, stderr=log_descriptor
+        )
     try:
         deadline = time.monotonic() + SECONDS
         while True:
@@ -81,7 +83,7 @@ def served(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
 )
 def test_each_command_of_a_tutorial_prints_what_the_page_says(page: Path, tmp_path: Path) -> None:
     blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
-    with served(tmp_path) as (port, environment):
+    with run_server(tmp_path) as (port, environment):
         commands = [text for kind, text in blocks if kind == "sh"]
         script = "set -eu\nexec 2>&1\n" + "".join(f"{text}\necho '{END}'\n" for text in commands)
         script = script.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
@@ -90,8 +92,8 @@ def test_each_command_of_a_tutorial_prints_what_the_page_says(page: Path, tmp_pa
         )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     printed = ran.stdout.split(END)
-    at = -1
+    index = -1
     for kind, text in blocks:
-        at += kind == "sh"
+        index += kind == "sh"
         for line in text.splitlines() if kind == "text" else ():
-            assert line in printed[at], f"{page.name}: {line!r} is not in\n{printed[at]}"
+            assert line in printed[index], f"{page.name}: {line!r} is not in\n{printed[index]}"

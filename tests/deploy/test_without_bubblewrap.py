@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.tools.launch.sandbox import WITHOUT, Sandbox, find_sandbox
-from tests.deploy.containers import container, problem, temporary
+from tests.deploy.containers import container, find_problem, temporary
 from tests.e2e.serving import environment
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def examine(data: Path, masked: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(isinstance(FOUND, str), reason=f"bubblewrap: {FOUND}")
-@pytest.mark.skipif(bool(problem()), reason=f"no containers: {problem()}")
+@pytest.mark.skipif(bool(find_problem()), reason=f"no containers: {find_problem()}")
 @pytest.mark.parametrize(
     "missing", [True, pytest.param(False, marks=pytest.mark.nightly("a container without bubblewrap runs every time"))]
 )
@@ -40,10 +40,10 @@ def test_the_doctor_reports_a_missing_sandbox_and_its_consequences(tmp_path: Pat
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     temporary(data).mkdir()
-    done = examine(data, FOUND.executable if missing else "")
-    assert done.returncode == 0, done.stdout + done.stderr  # the data itself has no problem
-    assert (WITHOUT in done.stdout) == missing, done.stdout
-    assert ("bubblewrap is not installed" in done.stdout) == missing
+    result = examine(data, FOUND.executable if missing else "")
+    assert result.returncode == 0, result.stdout + result.stderr  # the data itself has no problem
+    assert (WITHOUT in result.stdout) == missing, result.stdout
+    assert ("bubblewrap is not installed" in result.stdout) == missing
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is bubblewrap on Linux only")
@@ -56,15 +56,15 @@ def test_setup_reports_a_missing_or_broken_bubblewrap(tmp_path: Path, works: boo
     shutil.copy(ROOT / "scripts" / "setup", tmp_path / "scripts" / "setup")
     for name in ("requirements.lock", "pyproject.toml"):
         (tmp_path / name).write_text(f"{name}\n")
-    both = b"requirements.lock\npyproject.toml\n"
-    (tmp_path / ".venv" / ".agentic-rag-setup").write_text(f"{hashlib.sha256(both).hexdigest()}  -\n")
+    lock_text = b"requirements.lock\npyproject.toml\n"
+    (tmp_path / ".venv" / ".agentic-rag-setup").write_text(f"{hashlib.sha256(lock_text).hexdigest()}  -\n")
     for name in ("bash", "dirname", "uname", "cat", "sha256sum", "true"):
-        found = shutil.which(name)
-        assert found is not None
-        (programs / name).symlink_to(found)
+        program = shutil.which(name)
+        assert program is not None
+        (programs / name).symlink_to(program)
     (programs / "bwrap").write_text(f"#!/bin/sh\nexit {0 if works else 1}\n")
     (programs / "bwrap").chmod(0o755)
-    done = subprocess.run(
+    result = subprocess.run(
         [str(programs / "bash"), str(tmp_path / "scripts" / "setup")],
         env={"PATH": str(programs)},
         capture_output=True,
@@ -72,5 +72,5 @@ def test_setup_reports_a_missing_or_broken_bubblewrap(tmp_path: Path, works: boo
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert ("apt install bubblewrap" in done.stderr) != works
+    assert result.returncode == 0, result.stderr
+    assert ("apt install bubblewrap" in result.stderr) != works

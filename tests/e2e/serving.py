@@ -60,29 +60,29 @@ class Server:
         return await anyio.to_thread.run_sync(self.call, method, path, body)
 
     async def domain(self) -> str:
-        made = await self.ask("POST", "/api/domains", {"name": "Law"})
-        return str(made["id"])
+        domain = await self.ask("POST", "/api/domains", {"name": "Law"})
+        return str(domain["id"])
 
-    async def domain_with(self, name: str, text: bytes) -> str:
+    async def make_domain_with(self, name: str, text: bytes) -> str:
         """Create a domain with one document, which is indexed. Costs a tenth of the demo's CPU time."""
         domain = await self.domain()
         async with httpx2.AsyncClient(base_url=self.url, trust_env=False) as http:
-            made = await http.post(f"/api/domains/{domain}/documents", files={"file": (name, text)})
-            made.raise_for_status()
-        await self.indexed(domain)
+            response = await http.post(f"/api/domains/{domain}/documents", files={"file": (name, text)})
+            response.raise_for_status()
+        await self.wait_until_indexed(domain)
         return domain
 
     async def conversation(self, domain: str = "demo") -> str:
-        made = await self.ask("POST", "/api/conversations", {"domainId": domain})
-        return str(made["id"])
+        conversation = await self.ask("POST", "/api/conversations", {"domainId": domain})
+        return str(conversation["id"])
 
-    async def indexed(self, domain: str = "demo", *, by_meaning: bool = False) -> list[Any]:
+    async def wait_until_indexed(self, domain: str = "demo", *, by_meaning: bool = False) -> list[Any]:
         """Wait until every document of a domain is searchable and return them."""
         with anyio.fail_after(START_SECONDS):
             for checks in count():
                 items = (await self.ask("GET", f"/api/domains/{domain}/documents"))["items"]
-                done = items and all(item["status"] in ("indexed", "failed") for item in items)
-                if done and not (by_meaning and any(item["denseState"] == "pending" for item in items)):
+                finished = items and all(item["status"] in ("indexed", "failed") for item in items)
+                if finished and not (by_meaning and any(item["denseState"] == "pending" for item in items)):
                     return list(items)
                 await pause(checks)
         raise AssertionError("unreachable")

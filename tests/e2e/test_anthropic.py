@@ -15,7 +15,7 @@ HANDBOOK = b"# Leave\n\nYou get 27 days of paid leave a year.\n\n# Office hours\
 QUESTION = "How many days of leave do I get, and when does the office open?"
 
 
-def brain(request: dict[str, Any]) -> Reply:
+def answer_request(request: dict[str, Any]) -> Reply:
     """Answer by the request's content: three steps for the question, one for anything else."""
     last = max(i for i, message in enumerate(request["messages"]) if _asks(message))
     steps_so_far = sum(message["role"] == "assistant" for message in request["messages"][last:])
@@ -26,8 +26,10 @@ def brain(request: dict[str, Any]) -> Reply:
         return Reply(Step((Think("First the role, and a search."), *calls)), rate=120)
     if steps_so_far == 1:
         return Reply(Step((Think("And the other half."), Use("search_documents", {"query": "office hours"}))), rate=120)
-    cited = Say("You get paid leave, as the handbook says.", (Cite(0), Cite(0, cited_text="an invented sentence")))
-    return Reply(Step((Think("Now I know."), Say("Here it is: "), cited, Say(" That is all."))), rate=120)
+    citing_part = Say(
+        "You get paid leave, as the handbook says.", (Cite(0), Cite(0, cited_text="an invented sentence"))
+    )
+    return Reply(Step((Think("Now I know."), Say("Here it is: "), citing_part, Say(" That is all."))), rate=120)
 
 
 def _asks(message: dict[str, Any]) -> bool:
@@ -40,9 +42,9 @@ def key(api: FakeMessagesAPI) -> dict[str, str]:
 
 
 async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain, enforced=False) as api:
+    async with FakeMessagesAPI(then=answer_request, enforced=False) as api:
         with serving_without_demo(tmp_path / "data", **key(api)) as server:
-            domain = await server.domain_with("handbook.md", HANDBOOK)
+            domain = await server.make_domain_with("handbook.md", HANDBOOK)
             async with server.chat(await server.conversation(domain)) as chat:
                 events = await chat.say(QUESTION)
                 kinds = [event["type"] for event in events]
@@ -57,8 +59,8 @@ async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path
                 assert len(references) == 1
                 assert references[0]["citedText"] != "an invented sentence"
                 assert events[-1]["usage"]["cacheReadTokens"] >= 0
-                again = await chat.say("And now?")
-                assert text_of(again) == "The second answer."
+                second_turn = await chat.say("And now?")
+                assert text_of(second_turn) == "The second answer."
     assert api.refused == []
     histories = [request["messages"] for request in api.requests]
     assert all("_passage" not in str(history) and "_references" not in str(history) for history in histories)
@@ -66,17 +68,17 @@ async def test_a_turn_of_three_steps_thinks_calls_in_parallel_and_cites(tmp_path
 
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.nightly("a stop at every event of the turn"))])
 async def test_a_turn_stopped_at_any_event_leaves_a_usable_conversation(tmp_path: Path, every: int) -> None:
-    async with FakeMessagesAPI(then=brain, enforced=False) as api:
+    async with FakeMessagesAPI(then=answer_request, enforced=False) as api:
         with serving_without_demo(tmp_path / "data", **key(api)) as server:
-            domain = await server.domain_with("handbook.md", HANDBOOK)
+            domain = await server.make_domain_with("handbook.md", HANDBOOK)
             async with server.chat(await server.conversation(domain)) as chat:
                 total = (await chat.say(QUESTION))[-1]["seq"]
-            ends = [await _stopped_at(server, domain, number) for number in range(1, total, every)]
+            ends = [await _stop_at(server, domain, number) for number in range(1, total, every)]
     assert api.refused == []
     assert ends.count("interrupted") >= len(ends) * 3 // 4, ends
 
 
-async def _stopped_at(server: Server, domain: str, number: int) -> str:
+async def _stop_at(server: Server, domain: str, number: int) -> str:
     """Interrupt a turn at the event with this number, then send a second message; return how the turn ended."""
     conversation = await server.conversation(domain)
 
@@ -86,15 +88,17 @@ async def _stopped_at(server: Server, domain: str, number: int) -> str:
     async with server.chat(conversation) as chat:
         events = await chat.say(QUESTION, stop)
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-        again = await chat.say("And now?")
-        assert again[-1]["type"] == "done", again[-1]
-        assert text_of(again) == "The second answer."
+        second_turn = await chat.say("And now?")
+        assert second_turn[-1]["type"] == "done", second_turn[-1]
+        assert text_of(second_turn) == "The second answer."
     return str(events[-1]["type"])
 
 
 async def test_an_interrupted_answer_is_reset_and_repeated_in_full(tmp_path: Path) -> None:
-    broken = Reply(say("A long answer that will break off."), Fault(error_after=6, error_type="overloaded_error"))
-    async with FakeMessagesAPI(broken, say("A whole answer.")) as api:
+    interrupted_reply = Reply(
+        say("A long answer that will break off."), Fault(error_after=6, error_type="overloaded_error")
+    )
+    async with FakeMessagesAPI(interrupted_reply, say("A whole answer.")) as api:
         with serving_without_demo(tmp_path / "data", **key(api)) as server:
             async with server.chat(await server.conversation(await server.domain())) as chat:
                 events = await chat.say("Hello")
@@ -106,16 +110,16 @@ async def test_an_interrupted_answer_is_reset_and_repeated_in_full(tmp_path: Pat
 
 async def test_a_bad_key_and_an_unreachable_endpoint_have_plain_errors(tmp_path: Path) -> None:
     async with FakeMessagesAPI() as api:
-        given = {"ANTHROPIC_API_KEY": "not-the-key", "ANTHROPIC_BASE_URL": api.url}
-        with serving_without_demo(tmp_path / "one", **given) as server:
+        settings = {"ANTHROPIC_API_KEY": "not-the-key", "ANTHROPIC_BASE_URL": api.url}
+        with serving_without_demo(tmp_path / "one", **settings) as server:
             async with server.chat(await server.conversation(await server.domain())) as chat:
                 events = await chat.say("Hello")
                 assert events[-1]["code"] == "LLM_SERVICE_ERROR"
                 assert "ANTHROPIC_API_KEY" in events[-1]["message"]
                 assert "not-the-key" not in str(events)
                 assert (await chat.say("Hello?"))[-1]["type"] == "error"
-    given = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_RETRY_BUDGET_SECONDS": "0.1"}
-    with serving_without_demo(tmp_path / "two", **given) as server:
+    settings = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": api.url, "AGENTIC_RAG_RETRY_BUDGET_SECONDS": "0.1"}
+    with serving_without_demo(tmp_path / "two", **settings) as server:
         async with server.chat(await server.conversation(await server.domain())) as chat:
             events = await chat.say("Hello")
             assert events[-1]["code"] == "LLM_SERVICE_ERROR"
@@ -123,18 +127,18 @@ async def test_a_bad_key_and_an_unreachable_endpoint_have_plain_errors(tmp_path:
 
 
 async def test_a_killed_server_continues_its_turn(tmp_path: Path) -> None:
-    async with FakeMessagesAPI(then=brain, enforced=False) as api:
+    async with FakeMessagesAPI(then=answer_request, enforced=False) as api:
         data = tmp_path / "data"
         with serving_without_demo(data, **key(api)) as server:
-            conversation = await server.conversation(await server.domain_with("handbook.md", HANDBOOK))
-            seen: list[Event] = []
+            conversation = await server.conversation(await server.make_domain_with("handbook.md", HANDBOOK))
+            frames: list[Event] = []
             async with server.chat(conversation) as chat:
                 await chat.send(type="message", conversationId=conversation, content=QUESTION)
-                while not [event for event in seen if event["type"] == "tool_result"]:
-                    seen.append(await chat.frame())
+                while not [event for event in frames if event["type"] == "tool_result"]:
+                    frames.append(await chat.frame())
                 server.child.kill()
                 await anyio.to_thread.run_sync(server.child.wait)
-        events = [event for event in seen if "seq" in event and event["type"] not in ("accepted", "subscribed")]
+        events = [event for event in frames if "seq" in event and event["type"] not in ("accepted", "subscribed")]
         turn, last = events[-1]["turnId"], events[-1]["seq"]
         with serving(data, **key(api)) as server:
             async with server.chat(conversation) as chat:
@@ -151,6 +155,6 @@ async def test_a_killed_server_continues_its_turn(tmp_path: Path) -> None:
                     (before + 1, after - 1) for before, after in itertools.pairwise([0, *numbers]) if after > before + 1
                 ]
                 assert all(void[0] <= first and last <= void[1] for first, last in gaps)
-                again = await chat.say("And now?")
-                assert text_of(again) == "The second answer."
+                second_turn = await chat.say("And now?")
+                assert text_of(second_turn) == "The second answer."
     assert api.refused == []

@@ -55,15 +55,15 @@ SIDE_BY_SIDE = ("tool_result", "retrieval")
 
 
 @contextmanager
-def hosted(command: list[str], data: Path) -> Iterator[Server]:
+def run_server(command: list[str], data: Path) -> Iterator[Server]:
     """Run a server on a free port. At the end it stops without a kill and releases the data folder."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    given = environment(AGENTIC_RAG_DATA=str(data), AGENTIC_RAG_PORT=str(port), AGENTIC_RAG_EMBEDDING="none")
+    variables = environment(AGENTIC_RAG_DATA=str(data), AGENTIC_RAG_PORT=str(port), AGENTIC_RAG_EMBEDDING="none")
     words = [word.format(port=port) for word in command]
     prepare_data(data)
     without_demo(data)
-    with subprocess.Popen(words, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+    with subprocess.Popen(words, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
         try:
             yield Server(child, f"http://127.0.0.1:{port}", data)
         finally:
@@ -90,20 +90,20 @@ async def until_ready(server: Server) -> None:
             return
 
 
-def comparable(texts: list[str]) -> list[str]:
+def normalise_frames(texts: list[str]) -> list[str]:
     """Return frames without their variable parts, with the results of concurrent calls in one order."""
     events = [json.loads(text) for text in texts]
     assert [event["seq"] for event in events[1:]] == list(range(1, len(texts)))
     frames: list[str] = []
-    for at_once, run in groupby(zip(events, texts, strict=True), lambda each: each[0]["type"] in SIDE_BY_SIDE):
-        masked = [CHANGING.sub('""', text) for _, text in run]
-        frames += sorted(re.sub(r'"seq":\d+', "", text) for text in masked) if at_once else masked
+    for at_once, run in groupby(zip(events, texts, strict=True), lambda pair: pair[0]["type"] in SIDE_BY_SIDE):
+        masked_texts = [CHANGING.sub('""', text) for _, text in run]
+        frames += sorted(re.sub(r'"seq":\d+', "", text) for text in masked_texts) if at_once else masked_texts
     return frames
 
 
 async def frames_of_a_turn(server: Server) -> list[str]:
     await until_ready(server)
-    domain = await server.domain_with("leave.md", LEAVE)
+    domain = await server.make_domain_with("leave.md", LEAVE)
     async with server.chat(await server.conversation(domain)) as chat:
         await chat.send(type="message", conversationId=chat.conversation, content=QUESTION, clientMessageId="m1")
         texts: list[str] = []
@@ -112,7 +112,7 @@ async def frames_of_a_turn(server: Server) -> list[str]:
                 text = await chat.socket.recv()
                 assert isinstance(text, str)
                 texts.append(text)
-        return comparable(texts)
+        return normalise_frames(texts)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 async def test_a_turn_has_the_same_frames_and_a_second_process_is_refused(
     name: str, expected: list[str], tmp_path: Path
 ) -> None:
-    with hosted(COMMANDS[name], tmp_path / "data") as server:
+    with run_server(COMMANDS[name], tmp_path / "data") as server:
         frames = await frames_of_a_turn(server)
         assert (tmp_path / "data" / "server.json").exists()
         if name == "uvicorn":

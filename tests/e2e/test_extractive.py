@@ -11,9 +11,9 @@ QUESTIONS = Path(__file__).parent.parent / "demo_questions.jsonl"
 async def test_the_demo_answers_its_questions_with_the_right_passages(tmp_path: Path) -> None:
     questions = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines()]
     assert len(questions) == 20
-    wrong = []
+    failed_questions = []
     with serving(tmp_path / "data", **BY_MEANING) as server:
-        await server.indexed(by_meaning=True)
+        await server.wait_until_indexed(by_meaning=True)
         for question in questions:
             async with server.chat(await server.conversation()) as chat:
                 events = await chat.say(question["question"])
@@ -28,8 +28,8 @@ async def test_the_demo_answers_its_questions_with_the_right_passages(tmp_path: 
                 for reference in events[-1]["references"]
             )
             if not right:
-                wrong.append(question["question"])
-    assert len(wrong) <= 2, wrong
+                failed_questions.append(question["question"])
+    assert len(failed_questions) <= 2, failed_questions
 
 
 async def test_a_statement_is_remembered_in_the_next_conversation_and_after_a_restart(tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ async def test_a_statement_is_remembered_in_the_next_conversation_and_after_a_re
         async with server.chat(await server.conversation(domain)) as chat:
             events = await chat.say("What is the serial number of my unit?")
         assert "TB-7731" in text_of(events)
-        recalled = [event for event in events if event["type"] == "retrieval" and event["source"] == "memory"]
-        assert recalled
+        recalled_events = [event for event in events if event["type"] == "retrieval" and event["source"] == "memory"]
+        assert recalled_events
 
 
 async def test_bad_frames_and_ids_are_answered_and_the_socket_stays_open(tmp_path: Path) -> None:

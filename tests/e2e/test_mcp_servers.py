@@ -71,29 +71,29 @@ PASTED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def brain(request: dict[str, Any]) -> Reply:
+def answer_request(request: dict[str, Any]) -> Reply:
     """Call the tool that the user names as JSON, then answer with its result; greet a user who names none."""
     # Notes about servers follow the user's message in a system message.
     last = next(message["content"] for message in reversed(request["messages"]) if message["role"] == "user")
     results = [block for block in last if block["type"] == "tool_result"]
     if results:
         return Reply(say("".join(part["text"] for part in results[0]["content"] if part["type"] == "text")))
-    asked = next((json.loads(block["text"]) for block in last if block.get("text", "").startswith("{")), None)
-    if asked is None:
+    requested_call = next((json.loads(block["text"]) for block in last if block.get("text", "").startswith("{")), None)
+    if requested_call is None:
         return Reply(say("Hello."))
-    return Reply(use(asked["tool"], **asked["arguments"]))
+    return Reply(use(requested_call["tool"], **requested_call["arguments"]))
 
 
 def request(server: Server, method: str, path: str, body: Any = None) -> Any:
     """Send a request that may install something. A refusal is returned as its JSON."""
-    made = urllib.request.Request(
+    http_request = urllib.request.Request(
         server.url + path,
         None if body is None else json.dumps(body).encode(),
         {"Content-Type": "application/json"},
         method=method,
     )
     try:
-        with urllib.request.urlopen(made, timeout=INSTALL_SECONDS) as answer:
+        with urllib.request.urlopen(http_request, timeout=INSTALL_SECONDS) as answer:
             return json.loads(answer.read())
     except urllib.error.HTTPError as refusal:
         return json.loads(refusal.read())
@@ -107,17 +107,21 @@ async def paste(server: Server, domain: str) -> None:
     """Test and save each configuration, one after the other, as an admin does."""
     for client, (name, document) in PASTED.items():
         tested = await ask(server, "POST", f"/api/domains/{domain}/mcp-servers/test", document)
-        found = tested["items"][0]
-        if "cannot be reached" in found["reason"]:
-            pytest.skip(f"registries: {found['reason']}")
-        assert (found["name"], found["state"]) == (name, "ready"), (client, found["reason"], found["log"])
-        assert found["tools"]
+        server_state = tested["items"][0]
+        if "cannot be reached" in server_state["reason"]:
+            pytest.skip(f"registries: {server_state['reason']}")
+        assert (server_state["name"], server_state["state"]) == (name, "ready"), (
+            client,
+            server_state["reason"],
+            server_state["log"],
+        )
+        assert server_state["tools"]
         change = {"settings": {"mcpServers": document}}
-        saved = await ask(server, "PATCH", f"/api/domains/{domain}", change)
-        assert name in saved["settings"]["mcpServers"], saved
-        paths = {note["path"] for note in (*saved["changes"], *saved["warnings"])}
+        response = await ask(server, "PATCH", f"/api/domains/{domain}", change)
+        assert name in response["settings"]["mcpServers"], response
+        paths = {note["path"] for note in (*response["changes"], *response["warnings"])}
         assert all(path.startswith("settings.mcpServers.") for path in paths)
-        assert not any("not installed" in note["text"] for note in saved["warnings"])
+        assert not any("not installed" in note["text"] for note in response["warnings"])
         assert [item["name"] for item in tested["items"]] == [name]
 
 
@@ -133,20 +137,20 @@ async def wait_ready(server: Server, domain: str) -> None:
     assert states == ready
 
 
-def processes(data: Path, word: str) -> list[int]:
+def find_processes(data: Path, word: str) -> list[int]:
     """Return the processes of a data folder with a word in their command line."""
-    found = []
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\x00", b" ").decode("utf-8", "replace")
         except OSError:  # ended meanwhile
             continue
         if str(data) in line and word in line:
-            found.append(int(pid))
-    return sorted(found)
+            pids.append(int(pid))
+    return sorted(pids)
 
 
-def calling(tool: str, **arguments: Any) -> str:
+def call_as_json(tool: str, **arguments: Any) -> str:
     return json.dumps({"tool": tool, "arguments": arguments})
 
 
@@ -173,7 +177,7 @@ async def ready(server: Server, domain: str) -> None:
 @pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js: no npm on this machine")
 async def test_pasted_servers_are_tested_saved_called_and_recover_from_a_kill(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with FakeMessagesAPI(then=brain) as api:
+    async with FakeMessagesAPI(then=answer_request) as api:
         variables = {"ANTHROPIC_API_KEY": api.key, "ANTHROPIC_BASE_URL": api.url}
         with serving(data, **variables) as server:
             domain = (await ask(server, "POST", "/api/domains", {"name": "Desk"}))["id"]
@@ -188,29 +192,29 @@ async def test_pasted_servers_are_tested_saved_called_and_recover_from_a_kill(tm
                 assert text_of(await chat.say("Hello?")) == "Hello."  # a domain's first turn starts its servers
                 await wait_ready(server, domain)
                 path = str(data / "workspaces" / domain / "files" / "a.txt")
-                assert text_of(await chat.say(calling("files__read_text_file", path=path))) == "from the workspace"
+                assert text_of(await chat.say(call_as_json("files__read_text_file", path=path))) == "from the workspace"
                 fact = {"name": "GDPR", "entityType": "law", "observations": ["Article 17"]}
-                assert outcomes(await chat.say(calling("notes__create_entities", entities=[fact]))) == ["ok"]
-                assert "Article 17" in text_of(await chat.say(calling("notes__search_nodes", query="GDPR")))
-                now = await chat.say(calling("clock__get_current_time", timezone="Asia/Tokyo"))
-                assert "Asia/Tokyo" in text_of(now)
-                assert "5" in text_of(await chat.say(calling("every__get-sum", a=2, b=3)))
+                assert outcomes(await chat.say(call_as_json("notes__create_entities", entities=[fact]))) == ["ok"]
+                assert "Article 17" in text_of(await chat.say(call_as_json("notes__search_nodes", query="GDPR")))
+                last_turn = await chat.say(call_as_json("clock__get_current_time", timezone="Asia/Tokyo"))
+                assert "Asia/Tokyo" in text_of(last_turn)
+                assert "5" in text_of(await chat.say(call_as_json("every__get-sum", a=2, b=3)))
                 killed: list[int] = []
 
                 def kill(event: Event) -> None:
                     if event["type"] == "tool_progress" and not killed:
-                        killed.extend(processes(data, "server-everything"))
+                        killed.extend(find_processes(data, "server-everything"))
                         os.kill(killed[-1], signal.SIGKILL)  # the server itself, in its namespace
 
-                slow = calling("every__trigger-long-running-operation", duration=60, steps=600)
+                slow = call_as_json("every__trigger-long-running-operation", duration=60, steps=600)
                 events = await chat.say(slow, on_event=kill)
                 assert killed
                 assert (outcomes(events), events[-1]["type"]) == (["error"], "done")
                 assert "is not available" in text_of(events)
                 await until(lambda: not any(alive(pid) for pid in killed))
-                assert "5" in text_of(await chat.say(calling("every__get-sum", a=2, b=3)))
+                assert "5" in text_of(await chat.say(call_as_json("every__get-sum", a=2, b=3)))
             await wait_ready(server, domain)
             await ask(server, "PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"notes": None}}})
-            await until(lambda: not processes(data, "server-memory"))
+            await until(lambda: not find_processes(data, "server-memory"))
     assert api.refused == []
-    await until(lambda: not processes(data, ""))
+    await until(lambda: not find_processes(data, ""))

@@ -69,7 +69,7 @@ class Chat:
         return int(self._socket.socket.getsockname()[1])
 
     @property
-    def gone_wrong(self) -> bool:
+    def has_unexpected_error(self) -> bool:
         """Whether the server sent an error that is not the reply to a request."""
         return any(reply["type"] == "error" for reply in self._replies)
 
@@ -131,11 +131,11 @@ class Chat:
             self.reader = Reader(self.ledger, reply.get("turnId"), after)
         return reply
 
-    def until(self, met: Callable[[Event], bool]) -> Event:
+    def until(self, matches: Callable[[Event], bool]) -> Event:
         """Record events up to one that meets a condition, and return it."""
         while True:
             event = self.hear()
-            if event is not None and met(event):
+            if event is not None and matches(event):
                 return event
 
     def finish(self, turn: str) -> Event:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.sweep import Rig, rig
+from tests.faults.sweep import Rig, make_rig
 
 
 @pytest.fixture(scope="package")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rig(tmp_path_factory.mktemp("faults")) as running:
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with make_rig(tmp_path_factory.mktemp("faults")) as running:
         yield running

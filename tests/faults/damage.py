@@ -123,22 +123,22 @@ async def run(ground: Ground, trial: Trial, folder: Path, random: Random) -> lis
 
 async def _find(rig: Rig, domain: str, document: int, passage: int) -> str | None:
     """Search for a passage until it is found. Return an untrue answer of a search, if any."""
-    wanted = word(document, passage)
+    passage_word = word(document, passage)
     path = f"/api/domains/{domain}/documents/search"
     with anyio.move_on_after(SECONDS):
         checks = count()
         while True:
-            response = await rig.http.post(path, json={"query": wanted, "threshold": 0})
+            response = await rig.http.post(path, json={"query": passage_word, "threshold": 0})
             if response.status_code == 503:
                 await pause(next(checks))
                 continue
             if response.status_code != 200:
                 return f"a search was answered {response.status_code}: {response.text[:200]}"
             answer = response.json()
-            hits = [hit for hit in answer["hits"] if wanted in str(hit["sentences"])]
+            hits = [hit for hit in answer["hits"] if passage_word in str(hit["sentences"])]
             if hits:
                 return None if hits[0]["documentName"] == f"{document}.md" else f"a passage has another name: {hits[0]}"
             if "incomplete" not in answer:
-                return f"{wanted} of {document}.md is not found, and nothing is said of it"
+                return f"{passage_word} of {document}.md is not found, and nothing is said of it"
             await pause(next(checks))
-    return f"{wanted} of {document}.md did not come back within {SECONDS:.0f} s"
+    return f"{passage_word} of {document}.md did not come back within {SECONDS:.0f} s"

@@ -68,17 +68,17 @@ class Outcome:
 async def flood_beside(folder: Path, what: str, size: int) -> Outcome:
     """Let one domain's server flood while another domain makes its calls. Return the cost for the other domain."""
     policy = LaunchPolicy(folder, lifted=LiftedRules(any_command=True, loopback=True))
-    flooding: dict[str, Any] = {"what": what, "size": size} if what != "nothing" else {"what": "log", "count": 0}
+    flood_options: dict[str, Any] = {"what": what, "size": size} if what != "nothing" else {"what": "log", "count": 0}
     gaps, calls = Gaps(), list[float]()
     async with Hub(policy=policy, patience=ConnectionTimeouts(initialize=30, backoff=60)) as hub:
         modest = await open_toolset(hub, [hostile(domain="modest")], wait=60)
         greedy = await open_toolset(hub, [hostile(name="greedy", domain="greedy")], wait=60)
         async with anyio.create_task_group() as tasks, watch_loop(gaps):
-            tasks.start_soon(partial(call, greedy, "flood", 30, **flooding))
+            tasks.start_soon(partial(call, greedy, "flood", 30, **flood_options))
             for _ in range(CALLS):
-                began = anyio.current_time()
+                start = anyio.current_time()
                 await call(modest, "fine", 30)
-                calls.append(anyio.current_time() - began)
+                calls.append(anyio.current_time() - start)
             tasks.cancel_scope.cancel()
         reason = next((status.reason for status in hub.status() if status.name == "greedy"), "")
     policy.sweep()

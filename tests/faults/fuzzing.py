@@ -105,7 +105,7 @@ async def _furnish(rig: Rig) -> dict[str, str]:
     conversation = await rig.conversation(domain)
     turn = (await rig.say(conversation, "Hi"))[-1]
     chunks = (await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}/chunks"))["items"]
-    shown = await rig.ok("GET", f"/api/turns/{turn['turnId']}")
+    turn_details = await rig.ok("GET", f"/api/turns/{turn['turnId']}")
     return {
         "domain": domain,
         "document": document["id"],
@@ -113,7 +113,7 @@ async def _furnish(rig: Rig) -> dict[str, str]:
         "conversation": conversation,
         "message": turn["messageId"],
         "turn": turn["turnId"],
-        "image": shown["imageId"],
+        "image": turn_details["imageId"],
         "role": "assistant",
         "name": "TOKEN",
     }
@@ -146,8 +146,8 @@ def _fuzz_operation(
         for name, draw in zip(names, draws, strict=True):
             if name in ids and draw < REAL_IDS and not deletes:
                 case.path_parameters[name] = ids[name]
-        prepared = requests.Request(**_plain(case.as_transport_kwargs(base_url=URL))).prepare()
-        portal.call(_send, rig, prepared, judge, operation)
+        prepared_request = requests.Request(**_plain(case.as_transport_kwargs(base_url=URL))).prepare()
+        portal.call(_send, rig, prepared_request, judge, operation)
 
     with suppress(Unsatisfiable):  # an operation without possible requests is no problem
         send()
@@ -158,19 +158,21 @@ def _plain(request: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in request.items() if name in names}
 
 
-async def _send(rig: Rig, prepared: requests.PreparedRequest, judge: "Judge", operation: Any) -> None:
-    label, body = f"{operation.method.upper()} {operation.path}", prepared.body or b""
+async def _send(rig: Rig, prepared_request: requests.PreparedRequest, judge: "Judge", operation: Any) -> None:
+    label, body = f"{operation.method.upper()} {operation.path}", prepared_request.body or b""
     content = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else bytes(body)  # type: ignore[arg-type]
-    headers = prepared.headers.items()
+    headers = prepared_request.headers.items()
     sent_headers = {name: str(value) for name, value in headers if name.lower() in ("content-type", "if-match")}
     try:
-        request = rig.http.build_request(str(prepared.method), str(prepared.url), content=content, headers=sent_headers)
+        request = rig.http.build_request(
+            str(prepared_request.method), str(prepared_request.url), content=content, headers=sent_headers
+        )
     except (httpx2.InvalidURL, UnicodeError):
         return  # cannot be sent
     try:
         judge.judge(label, operation, await rig.http.send(request))
     except AssertionError as exc:  # from the rig: the document does not contain this answer
-        judge.found.problems.append(f"{label}: {exc} ({prepared.url} {content[:300]!r})")
+        judge.found.problems.append(f"{label}: {exc} ({prepared_request.url} {content[:300]!r})")
 
 
 class Judge:
@@ -188,10 +190,10 @@ class Judge:
         if any(word in answer.text for word in INSIDES) and answer.status_code >= 400:
             self.found.problems.append(f"{exchange} shows insides: {answer.text[:300]}")
         responses = self._document["paths"][operation.path][operation.method.lower()]["responses"]
-        described = responses.get(str(answer.status_code), {})
-        if "$ref" in described:
-            described = self._document["components"]["responses"][described["$ref"].rpartition("/")[2]]
-        schema = described.get("content", {}).get("application/json", {}).get("schema")
+        definition = responses.get(str(answer.status_code), {})
+        if "$ref" in definition:
+            definition = self._document["components"]["responses"][definition["$ref"].rpartition("/")[2]]
+        schema = definition.get("content", {}).get("application/json", {}).get("schema")
         if schema is None or not answer.headers.get("content-type", "").startswith("application/json"):
             return
         try:

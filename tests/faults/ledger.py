@@ -63,10 +63,10 @@ class Ledger:
         lost = [number for number in delivered if number not in logged and not is_void(number, voids)]
         void = [number for number in sorted(delivered) if is_void(number, voids)]
         hasty = [delivered[number] for number in void if event_of(delivered[number])["type"] not in DELTAS]
-        both = [number for number in sorted(logged) if is_void(number, voids)]
+        contradictory = [number for number in sorted(logged) if is_void(number, voids)]
         assert not hasty, f"delivered and not durable: {hasty}"
         assert not lost, f"events {lost} were seen and are not in the log"
-        assert not both, f"{both} are void and in the log"
+        assert not contradictory, f"{contradictory} are void and in the log"
         return events
 
 
@@ -96,11 +96,11 @@ class Reader:
             self.turn, self.last = event["turnId"], 0
         number = event["seq"]
         assert number > self.last, f"{self.turn}: {number} came after {self.last}"
-        missing = range(self.last + 1, number)
-        if missing:
+        missing_numbers = range(self.last + 1, number)
+        if missing_numbers:
             voids = voids_of([event])
-            named = is_void(missing[0], voids) and is_void(missing[-1], voids)
-            assert named, f"{self.turn}: {missing} is missing and not void: {raw}"
+            declared_void = is_void(missing_numbers[0], voids) and is_void(missing_numbers[-1], voids)
+            assert declared_void, f"{self.turn}: {missing_numbers} is missing and not void: {raw}"
         self.last = number
         if event["type"] in TERMINAL:
             self.ended.append(event["turnId"])
@@ -125,13 +125,13 @@ def check_messages(messages: Sequence[Event], turns: Sequence[tuple[str, Sequenc
     """
     expected: list[tuple[str, str]] = []
     for _, events in turns:
-        started = next((event for event in events if event["type"] == "turn_started"), None)
-        if started is None:
+        start_event = next((event for event in events if event["type"] == "turn_started"), None)
+        if start_event is None:
             continue
-        expected.append(("user", started["userMessageId"]))
+        expected.append(("user", start_event["userMessageId"]))
         last = events[-1]
-        failed_answer = last["type"] == "error" and any(entry["id"] == started["messageId"] for entry in messages)
+        failed_answer = last["type"] == "error" and any(entry["id"] == start_event["messageId"] for entry in messages)
         if last["type"] == "done" or last.get("messageId") or failed_answer:
-            expected.append(("assistant", started["messageId"]))
+            expected.append(("assistant", start_event["messageId"]))
     actual = [(message["role"], message["id"]) for message in messages]
     assert actual == expected, f"{actual}\n{expected}"

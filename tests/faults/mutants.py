@@ -206,7 +206,7 @@ def copy_to(folder: Path) -> Path:
     return folder
 
 
-def planted(copy: Path, mutant: Mutant) -> str:
+def plant_mutant(copy: Path, mutant: Mutant) -> str:
     """Plant a bug and return the original text of the file."""
     path = copy / "agentic_rag" / mutant.file
     before = path.read_text("utf-8")
@@ -220,7 +220,7 @@ def first_failure(copy: Path, suite: tuple[str, ...], without: Sequence[str] = (
     command = [sys.executable, "-m", "pytest", *suite, "-x", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
     command += [f"--deselect={name}" for name in without]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=copy,
             env=inherited | {"PYTHONPATH": str(copy)},
@@ -231,10 +231,14 @@ def first_failure(copy: Path, suite: tuple[str, ...], without: Sequence[str] = (
         )
     except subprocess.TimeoutExpired:
         return f"{suite[0]} did not end"
-    if done.returncode == 0:
+    if result.returncode == 0:
         return ""
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return failed[0].split(" - ")[0].split(" ", 1)[1] if failed else f"{suite[0]}: exit code {done.returncode}"
+    failure_lines = [line for line in result.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return (
+        failure_lines[0].split(" - ")[0].split(" ", 1)[1]
+        if failure_lines
+        else f"{suite[0]}: exit code {result.returncode}"
+    )
 
 
 def verdicts(folder: Path, only: str = "") -> Iterator[Verdict]:
@@ -254,7 +258,7 @@ def finder(copy: Path, mutant: Mutant, suite: tuple[str, ...]) -> str:
     """Return the test that finds a bug: it fails with the bug each time, and passes without it."""
     unsteady: list[str] = []
     while True:
-        before = planted(copy, mutant)
+        before = plant_mutant(copy, mutant)
         try:
             test = first_failure(copy, suite, unsteady)
             steady = bool(test) and ("::" not in test or first_failure(copy, (test,)) != "")

@@ -149,7 +149,7 @@ async def _serve(app: Any, task_status: TaskStatus[tuple[int, uvicorn.Server]]) 
 
 
 @contextmanager
-def outside(folder: Path) -> Iterator[Outside]:
+def make_outside(folder: Path) -> Iterator[Outside]:
     """Run model and tools until the block ends. Fails if a script failed."""
     journal = folder / "spent.txt"
     with start_blocking_portal() as portal:

@@ -116,9 +116,9 @@ class Pinger:
 
     def slowest(self, since: float) -> "Ping":
         """Return the slowest ping that ended after ``since``. Wait for a ping that begins after now."""
-        now = time.monotonic()
+        asked_at = time.monotonic()
         assert self.process.stdout is not None
-        while not self.pings or self.pings[-1].began < now:
+        while not self.pings or self.pings[-1].began < asked_at:
             self.pings.append(Ping(*map(float, self.process.stdout.readline().split())))
         recent = [ping for ping in self.pings if ping.ended >= since]
         self.pings = self.pings[-1:]
@@ -169,30 +169,32 @@ class Delay:
         return min(self.seconds, self.cpu)
 
 
-def idle(made: Rig, pinger: Pinger, seconds: float = 5.0) -> list[float]:
+def idle(rig: Rig, pinger: Pinger, seconds: float = 5.0) -> list[float]:
     """Return the slowest ping of each tenth of a second without other requests."""
     slowest = []
     for _ in range(round(seconds / SETTLED_SECONDS)):
-        began = time.monotonic()
+        start = time.monotonic()
         time.sleep(SETTLED_SECONDS)
-        slowest.append(pinger.slowest(began).seconds)
+        slowest.append(pinger.slowest(start).seconds)
     return slowest
 
 
 def measure(door: Door, kind: str, pinger: Pinger, bound: float, attempts: int = 4) -> Delay:
     """Send a text to a door. If it delays others longer than ``bound``, send it again and use the minimum."""
-    least: Delay | None = None
+    least_delay: Delay | None = None
     for _ in range(attempts):
-        began = time.monotonic()
-        answered = door.knock(text_of(kind, door.size))
+        start = time.monotonic()
+        answer = door.knock(text_of(kind, door.size))
         time.sleep(SETTLED_SECONDS)
-        slowest = pinger.slowest(began)
-        delay = Delay(door.name, kind, answered, slowest.seconds, slowest.cpu)
-        least = delay if least is None else min(least, delay, key=lambda candidate: candidate.due_to_server)
-        if least.due_to_server <= bound:
+        slowest = pinger.slowest(start)
+        delay = Delay(door.name, kind, answer, slowest.seconds, slowest.cpu)
+        least_delay = (
+            delay if least_delay is None else min(least_delay, delay, key=lambda candidate: candidate.due_to_server)
+        )
+        if least_delay.due_to_server <= bound:
             break
-    assert least is not None
-    return least
+    assert least_delay is not None
+    return least_delay
 
 
 def slow_callbacks(path: Path, after: int) -> tuple[list[Json], int]:
@@ -250,13 +252,16 @@ def fields_of(schema: Json, document: Json, depth: int = 4) -> Iterator[tuple[st
     if depth and (kind == "object" or "properties" in schema):
         properties = schema.get("properties", {})
         names = [*schema.get("required", ()), *(KNOWN.keys() & properties.keys())]
-        needed = {key: KNOWN.get(key, example(properties.get(key, {}), document)) for key in names}
+        required_values = {key: KNOWN.get(key, example(properties.get(key, {}), document)) for key in names}
         for key, inner in properties.items():
             for name, make in fields_of(inner, document, depth - 1):
-                yield f".{key}{name}", with_values(lambda text, key, make: {**needed, key: make(text)}, key, make)
-        yield ".(key)", lambda text: {**needed, text: "x"}
+                yield (
+                    f".{key}{name}",
+                    with_values(lambda text, key, make: {**required_values, key: make(text)}, key, make),
+                )
+        yield ".(key)", lambda text: {**required_values, text: "x"}
         if schema.get("additionalProperties"):
-            yield ".(value)", lambda text: {**needed, "x": text}
+            yield ".(value)", lambda text: {**required_values, "x": text}
 
 
 def _resolve(schema: Json, document: Json) -> Json:
@@ -278,9 +283,9 @@ def example(schema: Json, document: Json, depth: int = 6) -> object:
         case "array":
             return [example(schema.get("items", {}), document, depth - 1)] if schema.get("minItems") else []
         case "object":
-            needed = schema.get("required", ()) if depth else ()
+            required = schema.get("required", ()) if depth else ()
             return {
-                key: KNOWN.get(key, example(schema["properties"].get(key, {}), document, depth - 1)) for key in needed
+                key: KNOWN.get(key, example(schema["properties"].get(key, {}), document, depth - 1)) for key in required
             }
         case "integer" | "number":
             return schema.get("minimum", 1)
@@ -334,13 +339,13 @@ def _doors_of(
                 ADDRESS_BYTES,
             )
     content = operation.get("requestBody", {}).get("content", {})
-    for media, described in content.items():
+    for media, definition in content.items():
         if media == "application/json":
             label = f"{method} {path} body"
             yield Door(f"{label} (as text)", lambda text: http.send(method, real, text.encode()))
             yield Door(f"{label} (a string)", lambda text: http.json(method, real, text))
             names: set[str] = set()
-            for name, make in fields_of(described.get("schema", {}), document):
+            for name, make in fields_of(definition.get("schema", {}), document):
                 if name in names:
                     continue
                 names.add(name)
@@ -410,14 +415,18 @@ def message_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
                 lambda text, make: http.json("POST", "/v1/chat/completions", {"model": domain, **make(text)}), make
             ),
         )
-    for name, more in {"instructions": "instructions", "input": "input", "previous": "previous_response_id"}.items():
+    for name, parameter in {
+        "instructions": "instructions",
+        "input": "input",
+        "previous": "previous_response_id",
+    }.items():
         yield Door(
             f"response: {name}",
             with_values(
                 lambda text, more: http.json(
                     "POST", "/v1/responses", {"model": domain, "input": "Hello x plain", more: text}
                 ),
-                more,
+                parameter,
             ),
         )
     run: Json = {
@@ -595,15 +604,15 @@ def upload_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
     """Yield a door for the name and the contents of an uploaded file, and for parts that are none."""
     path = f"/api/domains/{ids['domain']}/documents"
 
-    def upload(name: str, content: str, field_name: str = "file", more: str = "") -> str:
-        head = f'--b\r\nContent-Disposition: form-data; name="{field_name}"; filename="{name}"\r\n{more}\r\n'
+    def upload(name: str, content: str, field_name: str = "file", more_headers: str = "") -> str:
+        head = f'--b\r\nContent-Disposition: form-data; name="{field_name}"; filename="{name}"\r\n{more_headers}\r\n'
         body = head.encode() + content.encode() + b"\r\n--b--\r\n"
         return http.send("POST", path, body, **{"Content-Type": "multipart/form-data; boundary=b"})
 
     yield Door("upload: file name", lambda text: upload(_one_line(text).replace('"', "") + ".md", "x"))
     yield Door("upload: long file name", lambda text: upload(_one_line(text)[:4_000] + ".md", "x"))
     yield Door("upload: field name", lambda text: upload("a.md", "x", _one_line(text)))
-    yield Door("upload: part header", lambda text: upload("a.md", "x", more=f"X: {_one_line(text)}\r\n"))
+    yield Door("upload: part header", lambda text: upload("a.md", "x", more_headers=f"X: {_one_line(text)}\r\n"))
     for ending in ("md", "txt", "html", "csv", "json"):
         yield Door(
             f"upload: contents of .{ending}", with_values(lambda text, ending: upload(f"a.{ending}", text), ending)
@@ -613,7 +622,7 @@ def upload_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
 # Answers of the model and of an MCP server
 
 
-def model_doors(made: Rig) -> Iterator[Door]:
+def model_doors(rig: Rig) -> Iterator[Door]:
     """Yield a door for each text in a model's answer."""
     scripts: dict[str, Callable[[str], Step]] = {
         "text": lambda text: Step((Say(text, pieces=(text,)),)),
@@ -630,15 +639,15 @@ def model_doors(made: Rig) -> Iterator[Door]:
     for name, script in scripts.items():
 
         def knock(text: str, script: Callable[[str], Step] = script) -> str:
-            conversation = made.conversation()
-            made.outside.first_steps[conversation] = script(text)
+            conversation = rig.conversation()
+            rig.outside.first_steps[conversation] = script(text)
             body = json.dumps({"content": f"Hello {conversation} first"}).encode()
-            return Http(made.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
+            return Http(rig.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
 
         yield Door(f"model: {name}", knock)
 
 
-def answer_doors(made: Rig) -> Iterator[Door]:
+def answer_doors(rig: Rig) -> Iterator[Door]:
     """Yield a door for each text in an MCP server's answer to a call."""
     answers: dict[str, Callable[[str], CallToolResult]] = {
         "text": lambda text: CallToolResult(content=[TextContent(text=text)]),
@@ -659,29 +668,29 @@ def answer_doors(made: Rig) -> Iterator[Door]:
     for name, make in answers.items():
 
         def knock(text: str, make: Callable[[str], CallToolResult] = make) -> str:
-            conversation = made.conversation()
-            made.outside.answers[conversation] = make(text)
-            made.outside.first_steps[conversation] = Step((Use("counter__answer", {"key": conversation}),))
+            conversation = rig.conversation()
+            rig.outside.answers[conversation] = make(text)
+            rig.outside.first_steps[conversation] = Step((Use("counter__answer", {"key": conversation}),))
             body = json.dumps({"content": f"Hello {conversation} first"}).encode()
-            return Http(made.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
+            return Http(rig.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
 
         yield Door(f"MCP server: {name}", knock)
 
 
 def _cut(text: str, count: int) -> Iterator[str]:
     size = len(text) // count + 1
-    yield from (text[at : at + size] for at in range(0, len(text), size))
+    yield from (text[start : start + size] for start in range(0, len(text), size))
 
 
-def furnish(made: Rig) -> dict[str, str]:
+def furnish(rig: Rig) -> dict[str, str]:
     """Create the objects in the paths of operations. Return ids by the names of path parameters."""
-    conversation = made.conversation()
+    conversation = rig.conversation()
     body = json.dumps({"content": f"Hello {conversation} plain"}).encode()
-    Http(made.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
-    messages = made.server.messages(conversation)
-    KNOWN.update(domainId=made.domain, model=made.domain, role="user", agentId=made.domain, type="text")
+    Http(rig.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
+    messages = rig.server.messages(conversation)
+    KNOWN.update(domainId=rig.domain, model=rig.domain, role="user", agentId=rig.domain, type="text")
     return {
-        "domain": made.domain,
+        "domain": rig.domain,
         "conversation": conversation,
         "message": messages[0]["id"],
         "turn": messages[-1]["turnId"],
@@ -690,15 +699,15 @@ def furnish(made: Rig) -> dict[str, str]:
     }
 
 
-def doors(made: Rig) -> Iterator[Door]:
+def doors(rig: Rig) -> Iterator[Door]:
     """Yield all doors."""
-    http, ids = Http(made.server.url), furnish(made)
-    document = made.server.call("GET", "/api/openapi.json")
+    http, ids = Http(rig.server.url), furnish(rig)
+    document = rig.server.call("GET", "/api/openapi.json")
     yield from operation_doors(http, document, ids)
     yield from message_doors(http, ids)
     yield from header_doors(http)
     yield from socket_doors(http, ids)
     yield from mcp_doors(http, ids)
     yield from upload_doors(http, ids)
-    yield from model_doors(made)
-    yield from answer_doors(made)
+    yield from model_doors(rig)
+    yield from answer_doors(rig)

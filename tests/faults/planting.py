@@ -81,7 +81,7 @@ def every_trial() -> list[Trial]:
     return [Trial(name, kind) for name in NAMES for kind in KINDS]
 
 
-def chosen(count: int, seed: int) -> list[Trial]:
+def choose_trials(count: int, seed: int) -> list[Trial]:
     """Return ``count`` trials that include every name and every kind."""
     draw = Random(seed)
     kinds = [*KINDS] * (len(NAMES) // len(KINDS) + 1)
@@ -92,22 +92,22 @@ def chosen(count: int, seed: int) -> list[Trial]:
 
 def run(trial: Trial, folder: Path) -> list[str]:
     """Plant, run all operations, and return the problems: changes outside, reads from outside, and hangs."""
-    ground = prepare(folder)
+    ground = make_ground(folder)
     before = state_of(ground.outside)
     texts: list[str] = []
-    with planted(trial, ground):
+    with plant(trial, ground):
         work = Thread(target=lambda: texts.extend(do_everything(ground, folder)), daemon=True)
         work.start()
         work.join(SECONDS)
-    wrong = [f"{trial}: hung"] if work.is_alive() else []
+    problems = [f"{trial}: hung"] if work.is_alive() else []
     if state_of(ground.outside) != before:
-        wrong.append(f"{trial}: changed outside")
+        problems.append(f"{trial}: changed outside")
     own_secret = trial.kind == "file"  # then the workspace itself contains the text
-    wrong += [f"{trial}: read outside" for text in texts if SECRET in text and not own_secret][:1]
-    return wrong
+    problems += [f"{trial}: read outside" for text in texts if SECRET in text and not own_secret][:1]
+    return problems
 
 
-def prepare(folder: Path) -> Ground:
+def make_ground(folder: Path) -> Ground:
     """Create two full workspaces. The other tenant's one contains the secret everywhere."""
     ground = Ground(folder / "workspaces" / "mine", folder / "outside")
     fill(ground.workspace, "mine")
@@ -139,65 +139,65 @@ def state_of(folder: Path) -> dict[str, str]:
 
 def target_of(trial: Trial, ground: Ground) -> Path:
     """Return the target of a link at the name: the same name of the other tenant, or the key."""
-    same = ground.theirs / trial.name
+    counterpart = ground.theirs / trial.name
     if trial.kind in ("folder link", "folder swap"):
-        return same if same.is_dir() else ground.theirs
-    return same if same.is_file() and trial.name.endswith(("engrams.db", ".md")) else ground.key
+        return counterpart if counterpart.is_dir() else ground.theirs
+    return counterpart if counterpart.is_file() and trial.name.endswith(("engrams.db", ".md")) else ground.key
 
 
 @contextmanager
-def planted(trial: Trial, ground: Ground) -> Iterator[None]:
-    at = ground.workspace / trial.name
+def plant(trial: Trial, ground: Ground) -> Iterator[None]:
+    path = ground.workspace / trial.name
     if trial.kind.endswith("swap"):
-        with swapped(at, target_of(trial, ground)):
+        with swap_repeatedly(path, target_of(trial, ground)):
             yield
         return
-    clear(at)
-    at.parent.mkdir(parents=True, exist_ok=True)
+    clear(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     match trial.kind:
         case "link" | "folder link":
-            at.symlink_to(target_of(trial, ground))
+            path.symlink_to(target_of(trial, ground))
         case "dangling":
-            at.symlink_to(ground.outside / "made")
+            path.symlink_to(ground.outside / "made")
         case "hard link":
-            os.link(target_of(Trial(trial.name, "link"), ground), at)
+            os.link(target_of(Trial(trial.name, "link"), ground), path)
         case "pipe":
-            os.mkfifo(at)
+            os.mkfifo(path)
         case "socket":
-            stand_in_for_socket(at)
+            stand_in_for_socket(path)
         case "folder":
-            (at / "inner").mkdir(parents=True)
+            (path / "inner").mkdir(parents=True)
         case _:
-            at.write_text(SECRET)
+            path.write_text(SECRET)
     yield
 
 
-def stand_in_for_socket(at: Path) -> None:
+def stand_in_for_socket(path: Path) -> None:
     """Create a socket at a path. Its address may be too long, so bind it elsewhere and move it."""
-    short = Path("/tmp") / f"s{os.getpid()}-{id(at):x}"
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(str(short))
-    shutil.move(short, at)
+    short = Path("/tmp") / f"s{os.getpid()}-{id(path):x}"
+    with socket.socket(socket.AF_UNIX) as server_socket:
+        server_socket.bind(str(short))
+    shutil.move(short, path)
 
 
-def clear(at: Path) -> None:
-    if at.is_dir() and not at.is_symlink():
-        shutil.rmtree(at)
+def clear(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
     else:
-        at.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
-def swapped(at: Path, target: Path) -> Iterator[None]:
+def swap_repeatedly(path: Path, target: Path) -> Iterator[None]:
     """Alternate the object with a link, without pause, until the block ends."""
-    over = Event()
-    aside, link = at.with_name(f".aside-{at.name}"), at.with_name(f".link-{at.name}")
+    stop = Event()
+    aside, link = path.with_name(f".aside-{path.name}"), path.with_name(f".link-{path.name}")
 
     def exchange() -> None:
-        while not over.is_set():
+        while not stop.is_set():
             with suppress(OSError):
                 link.symlink_to(target)
-            for source, end in ((at, aside), (link, at), (at, link), (aside, at)):
+            for source, end in ((path, aside), (link, path), (path, link), (aside, path)):
                 with suppress(OSError):
                     source.rename(end)
 
@@ -206,7 +206,7 @@ def swapped(at: Path, target: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
 
 
@@ -237,10 +237,10 @@ def use_roles(ground: Ground, folder: Path) -> Iterator[str]:
 
 
 def use_memory(ground: Ground, folder: Path) -> Iterator[str]:
-    where = memory_folder(ground.workspace, "user", USER, ROLE)
-    yield attempt(lambda: has_memory(where))
+    folder_path = memory_folder(ground.workspace, "user", USER, ROLE)
+    yield attempt(lambda: has_memory(folder_path))
     yield attempt(MemoryOwner(ground.workspace, "user", USER).roles)
-    memory = Memory(where)
+    memory = Memory(folder_path)
     for cue in ("one", None):
         yield attempt(lambda cue=cue: memory.recall(cue, "balanced", NOW))  # type: ignore[misc]
     yield attempt(lambda: memory.remember([NewEngram("more", "two three", 0.5, "ATOMIC")], NOW))
@@ -266,10 +266,10 @@ def use_documents(ground: Ground, folder: Path) -> Iterator[str]:
         yield attempt(lambda name=name: read_whole(documents, name))  # type: ignore[misc]
         incoming = folder / f"incoming-{number}"
         incoming.write_text("uploaded")
-        around, _, last = name.rpartition("/")
+        parent, _, last = name.rpartition("/")
         yield attempt(
-            lambda incoming=incoming, around=around, last=last, number=number: place(  # type: ignore[misc]
-                incoming, documents.at(around), last, replace=number == 1
+            lambda incoming=incoming, parent=parent, last=last, number=number: place(  # type: ignore[misc]
+                incoming, documents.at(parent), last, replace=number == 1
             )
         )
         yield attempt(lambda name=name: documents.remove(name))  # type: ignore[misc]

@@ -79,13 +79,13 @@ class Proxy:
         self._links.add(writer)
         try:
             await self._open.wait()
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
-            self._links.add(back)
+            upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            self._links.add(upstream_writer)
             try:
-                await asyncio.gather(self._forward(reader, back), self._forward(there, writer))
+                await asyncio.gather(self._forward(reader, upstream_writer), self._forward(upstream_reader, writer))
             finally:
-                self._links.discard(back)
-                back.transport.abort()
+                self._links.discard(upstream_writer)
+                upstream_writer.transport.abort()
         except (OSError, asyncio.CancelledError):
             pass
         finally:

@@ -51,32 +51,32 @@ class Fired:
     problems: tuple[str, ...] = ()
 
 
-def until(met: Callable[[], Any], seconds: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
     end = time.monotonic() + seconds
-    while not met():
+    while not condition():
         assert time.monotonic() < end
         pause_thread()
 
 
 def make_schedules(server: Server, domain: str, count: int) -> list[str]:
     """Create schedules that catch up on all missed times."""
-    made = []
+    ids = []
     for number in range(count):
         body = {"name": f"s{number}", "cron": EVERY, "prompt": f"Go s{number} plain", "catchUp": "all"}
         path = f"/api/domains/{domain}/schedules"
-        made.append(str(server.call("POST", path, {**body, "maxFailures": 100})["id"]))
-    return made
+        ids.append(str(server.call("POST", path, {**body, "maxFailures": 100})["id"]))
+    return ids
 
 
-def set_back(where: str | Path, ids: Sequence[str], times: int) -> list[str]:
+def set_back(database_url: str | Path, ids: Sequence[str], times: int) -> list[str]:
     """Make the last ``times`` times of schedules due, and return those times."""
 
     async def change() -> list[str]:
-        async with aclosing(await Database.open(where)) as database:
-            at = await database.read(schedules.moment)
+        async with aclosing(await Database.open(database_url)) as database:
+            now = await database.read(schedules.moment)
             first = cron.last_time(EVERY, "UTC", later(-3600 * (times - 1)))
             assert first is not None
-            slots = cron.times_between(EVERY, "UTC", first, at, times)
+            slots = cron.times_between(EVERY, "UTC", first, now, times)
             for schedule in ids:
                 await database.write(partial(schedules.update, schedule_id=schedule, next_at=slots[0]))
             return slots
@@ -84,11 +84,11 @@ def set_back(where: str | Path, ids: Sequence[str], times: int) -> list[str]:
     return anyio.run(change)
 
 
-def count_fired(where: str | Path) -> Fired:
+def count_fired(database_url: str | Path) -> Fired:
     """Count the firings in a store."""
 
     async def count() -> Fired:
-        async with aclosing(await Database.open(where)) as database:
+        async with aclosing(await Database.open(database_url)) as database:
             rows = await database.read(
                 lambda conn: conn.execute(
                     FIRINGS.select().with_only_columns(
@@ -100,7 +100,7 @@ def count_fired(where: str | Path) -> Fired:
                     )
                 ).all()
             )
-            sent = await database.read(
+            message_ids = await database.read(
                 lambda conn: (
                     conn.execute(
                         TURNS.select()
@@ -115,58 +115,58 @@ def count_fired(where: str | Path) -> Fired:
                 Counter(FiringState(row[2]).value for row in rows),
                 len({(row[0], row[1]) for row in rows}),
                 len({row[3] for row in rows if row[3]}),
-                len(sent),
-                len(set(sent)),
+                len(message_ids),
+                len(set(message_ids)),
                 tuple(row[4] for row in rows if row[2] == FiringState.FAILED),
             )
 
     return anyio.run(count)
 
 
-def fire(made: Cluster, count: int, times: int, kills: int, seed: int) -> Fired:
+def fire(cluster: Cluster, count: int, times: int, kills: int, seed: int) -> Fired:
     """Fire ``count`` schedules ``times`` times while servers are killed and started again.
 
     Between two kills at least one firing ends: a turn that kills cut off again and again ends with RESUME_LIMIT.
     """
     random = Random(seed)
-    ids = make_schedules(made.servers[0], made.domain, count)
-    set_back(made.database.url, ids, times)
+    ids = make_schedules(cluster.servers[0], cluster.domain, count)
+    set_back(cluster.database.url, ids, times)
 
     def ended() -> int:
         total = 0
         for schedule in ids:
-            path = f"/api/domains/{made.domain}/schedules/{schedule}/firings?limit=500"
+            path = f"/api/domains/{cluster.domain}/schedules/{schedule}/firings?limit=500"
             try:
-                firings = made.ask(partial(Server.call, method="GET", path=path))["items"]
+                firings = cluster.ask(partial(Server.call, method="GET", path=path))["items"]
             except (Dead, Refused):
                 return 0
             total += sum(firing["endedAt"] is not None for firing in firings)
         return total
 
     def wait_for_more_than(before: int) -> None:
-        until(lambda: before == count * times or ended() > before, 900)
+        wait_until(lambda: before == count * times or ended() > before, 900)
 
     for _ in range(kills):
-        victim = random.choice(made.servers)
+        victim = random.choice(cluster.servers)
         time.sleep(random.uniform(0.2, 2.0))
         before = ended()
         victim.kill()
         victim.start()
         wait_for_more_than(before)
-    until(lambda: ended() >= count * times, 900)
-    return count_fired(made.database.url)
+    wait_until(lambda: ended() >= count * times, 900)
+    return count_fired(cluster.database.url)
 
 
-async def deliver(folder: Path, events: int, failing: float, kills: int, seed: int) -> tuple[float, Receiver, str]:
+async def deliver(folder: Path, events: int, failure_rate: float, kills: int, seed: int) -> tuple[float, Receiver, str]:
     """Deliver events to a receiver that fails now and then, while the sender is cancelled and restarted.
 
     Returns the seconds, the receiver, and the endpoint's secret.
     """
     random = Random(seed)
-    receiver = Receiver(lambda number: Response(status_code=503 if random.random() < failing else 200))
+    receiver = Receiver(lambda number: Response(status_code=503 if random.random() < failure_rate else 200))
     async with receiver.open(), outbox(folder, receiver.address) as box:
         endpoint, secret = await box.add(receiver.url)
-        began = time.monotonic()
+        start = time.monotonic()
 
         async def pending() -> int:
             counts = await box.database.read(lambda conn: deliveries.count_by_state(conn, [endpoint]))
@@ -182,7 +182,7 @@ async def deliver(folder: Path, events: int, failing: float, kills: int, seed: i
                 with anyio.fail_after(PATIENCE):
                     while await pending():
                         await pause()
-        return time.monotonic() - began, receiver, secret
+        return time.monotonic() - start, receiver, secret
 
 
 def check_delivered(receiver: Receiver, events: int) -> int:

@@ -23,7 +23,7 @@ from agentic_rag.store.migrations import Revisions
 from tests.backup.later import make_later
 from tests.faults.client import Chat
 from tests.faults.ledger import Event, Ledger, check_messages
-from tests.faults.outside import Outside, outside
+from tests.faults.outside import Outside, make_outside
 from tests.faults.proxy import Proxy
 from tests.faults.server import Dead, Refused, Server
 from tests.store.conftest import PostgresqlServer, postgresql_server
@@ -59,7 +59,7 @@ class Cluster:
 
     def ask(self, work: Callable[[Server], Any]) -> Any:
         """Ask the servers repeatedly until one answers."""
-        until = time.monotonic() + TURN_SECONDS
+        deadline = time.monotonic() + TURN_SECONDS
         while True:
             for server in self.alive():
                 try:
@@ -67,15 +67,15 @@ class Cluster:
                 except (Dead, Refused) as exc:
                     if isinstance(exc, Refused) and exc.code not in AGAIN:
                         raise
-            assert time.monotonic() < until, "no server answers"
+            assert time.monotonic() < deadline, "no server answers"
             time.sleep(AGAIN_SECONDS)
 
 
 @contextmanager
-def cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environment: str) -> Iterator[Cluster]:
+def make_cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environment: str) -> Iterator[Cluster]:
     """Run servers with a domain that has the counting tool. ``hosts``: further hosts that they may reach."""
     with ExitStack() as stack:
-        around = stack.enter_context(outside(folder))
+        outside = stack.enter_context(make_outside(folder))
         database = stack.enter_context(postgresql_server())
         port = urlsplit(database.url).port
         assert port is not None
@@ -90,10 +90,10 @@ def cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environment: 
                 "AGENTIC_RAG_REPLICA": f"server-{number}",
                 "AGENTIC_RAG_ALLOW_ROOT": "1",
                 "AGENTIC_RAG_DRAIN_SECONDS": "1",
-                "AGENTIC_RAG_MCP_HOSTS": f"{around.environment['AGENTIC_RAG_MCP_HOSTS']},{hosts}".rstrip(","),
+                "AGENTIC_RAG_MCP_HOSTS": f"{outside.environment['AGENTIC_RAG_MCP_HOSTS']},{hosts}".rstrip(","),
                 **environment,
             }
-            servers.append(Server(folder, around, **variables))
+            servers.append(Server(folder, outside, **variables))
         servers[0].start()  # the first server creates the tables
         starting = [threading.Thread(target=server.start) for server in servers[1:]]
         for thread in starting:
@@ -102,9 +102,9 @@ def cluster(folder: Path, count: int = SERVERS, hosts: str = "", **environment: 
             thread.join()
         stack.callback(_end, servers)
         newer = make_later(folder / "tables", serves_before=True)
-        made = Cluster(servers, proxies, database, around, newer)
-        made.domain = servers[0].domain(around)
-        yield made
+        cluster = Cluster(servers, proxies, database, outside, newer)
+        cluster.domain = servers[0].domain(outside)
+        yield cluster
 
 
 def _end(servers: Sequence[Server]) -> None:
@@ -116,7 +116,7 @@ def _end(servers: Sequence[Server]) -> None:
 
 
 @dataclass
-class Said:
+class SentMessage:
     """A client's message and the turn that answered it."""
 
     key: str
@@ -127,16 +127,16 @@ class Said:
 class Client(threading.Thread):
     """One conversation. The client sends through any server that answers, and reads through another one."""
 
-    def __init__(self, made: Cluster, seed: int, turns: int, scripts: tuple[str, ...]) -> None:
+    def __init__(self, cluster: Cluster, seed: int, turns: int, scripts: tuple[str, ...]) -> None:
         super().__init__()
-        self._made = made
+        self._cluster = cluster
         self._random = Random(seed)
         self._left = turns
         self._scripts = scripts
         self._name = f"c{seed}"
         self.ledger = Ledger()
-        self.conversation = made.ask(lambda server: server.conversation(made.domain))
-        self.said: list[Said] = []
+        self.conversation = cluster.ask(lambda server: server.conversation(cluster.domain))
+        self.sent_messages: list[SentMessage] = []
         self.moves = 0
         """How often it had to change the server during a turn."""
         self.failure: BaseException | None = None
@@ -146,17 +146,17 @@ class Client(threading.Thread):
             for number in range(self._left):
                 script = self._random.choice(self._scripts)
                 key = f"{self._name}-{number}"
-                self.said.append(Said(key, script, self._speak(key, script)))
+                self.sent_messages.append(SentMessage(key, script, self._speak(key, script)))
         except BaseException as exc:
             self.failure = exc
 
     def _speak(self, key: str, script: str) -> str:
         """Send a message and read to the end of its turn."""
-        until = time.monotonic() + TURN_SECONDS
+        deadline = time.monotonic() + TURN_SECONDS
         turn, last = "", 0
         while True:
-            assert time.monotonic() < until, f"{key}: no end of {turn or 'a turn that nobody takes'}"
-            alive = self._made.alive()
+            assert time.monotonic() < deadline, f"{key}: no end of {turn or 'a turn that nobody takes'}"
+            alive = self._cluster.alive()
             if not alive:
                 time.sleep(AGAIN_SECONDS)
                 continue
@@ -189,28 +189,28 @@ class Client(threading.Thread):
     @staticmethod
     def _finish(chat: Chat, turn: str) -> None:
         while turn not in chat.reader.ended:
-            if chat.hear() is None and (chat.gone_wrong or "SERVER_STOPPING" in chat.asides):
+            if chat.hear() is None and (chat.has_unexpected_error or "SERVER_STOPPING" in chat.asides):
                 raise Dead
 
     def check(self) -> Counter[str]:
         """Read all turns again from each server, and count their results."""
         assert self.failure is None, f"{self._name}: {self.failure!r}"
         logs: list[tuple[str, list[Event]]] = []
-        for entry in self.said:
-            texts = {tuple(server.log(entry.turn)) for server in self._made.alive()}
+        for entry in self.sent_messages:
+            texts = {tuple(server.log(entry.turn)) for server in self._cluster.alive()}
             assert len(texts) == 1, f"{entry.turn} differs between servers"
             logs.append((entry.turn, self.ledger.check_log(texts.pop())))
-        for server in self._made.alive():
+        for server in self._cluster.alive():
             check_messages(server.messages(self.conversation), logs)
-        spent = self._made.outside.spent
-        for entry in self.said:
-            assert spent[entry.key] <= 1, f"{entry.key} was spent {spent[entry.key]} times"
+        calls = self._cluster.outside.spent
+        for entry in self.sent_messages:
+            assert calls[entry.key] <= 1, f"{entry.key} was spent {calls[entry.key]} times"
         return Counter(events[-1]["type"] for _, events in logs)
 
 
-def strike(made: Cluster, kind: str, number: int, *, pause: float = LONG_PAUSE) -> None:
+def strike(cluster: Cluster, kind: str, number: int, *, pause: float = LONG_PAUSE) -> None:
     """Cause one fault of a server, and repair it."""
-    server, proxy = made.servers[number], made.proxies[number]
+    server, proxy = cluster.servers[number], cluster.proxies[number]
     if kind == "kill":
         server.kill()
         server.start()
@@ -219,7 +219,7 @@ def strike(made: Cluster, kind: str, number: int, *, pause: float = LONG_PAUSE) 
         server.start()
     elif kind == "newer":  # the next version, whose tables also fit this version
         server.terminate()
-        server.set_tables(made.newer)
+        server.set_tables(cluster.newer)
         server.start()
     elif kind == "cut":
         proxy.cut()
@@ -232,18 +232,18 @@ def strike(made: Cluster, kind: str, number: int, *, pause: float = LONG_PAUSE) 
         time.sleep(2)
         proxy.delay(0)
     elif kind == "database":
-        made.database.stop()
-        made.database.start()
+        cluster.database.stop()
+        cluster.database.start()
     else:
-        made.paused.add(number)
+        cluster.paused.add(number)
         os.kill(server.pid, signal.SIGSTOP)
         time.sleep(pause)
         os.kill(server.pid, signal.SIGCONT)
-        made.paused.discard(number)
+        cluster.paused.discard(number)
 
 
 def run(
-    made: Cluster,
+    cluster: Cluster,
     seed: int,
     faults: tuple[str, ...],
     *,
@@ -259,15 +259,15 @@ def run(
     """
     random = Random(seed)
     scripts = ("plain", "tools", "tools", "long", "cut")
-    speaking = [Client(made, 1000 * seed + number, turns, scripts) for number in range(clients)]
+    speaking = [Client(cluster, 1000 * seed + number, turns, scripts) for number in range(clients)]
     for client in speaking:
         client.start()
     for kind in faults:
         time.sleep(random.uniform(0.1, 0.8))
-        number = random.randrange(len(made.servers))
-        began = time.monotonic()
-        strike(made, kind, number, pause=pause)
-        say(f"{kind:<9} server-{number}  {time.monotonic() - began:.1f} s")
+        number = random.randrange(len(cluster.servers))
+        start = time.monotonic()
+        strike(cluster, kind, number, pause=pause)
+        say(f"{kind:<9} server-{number}  {time.monotonic() - start:.1f} s")
     for client in speaking:
         client.join(TURN_SECONDS * turns)
         assert not client.is_alive()
@@ -283,40 +283,49 @@ def run(
 IDLE_SECONDS = 5.0
 
 
-def time_cpu(made: Cluster, alone: Server, times: int) -> tuple[float, float]:
+def time_cpu(cluster: Cluster, alone: Server, times: int) -> tuple[float, float]:
     """Return the CPU milliseconds of a turn on PostgreSQL and on SQLite, measured alternately."""
-    shared = made.servers[0]
-    talks = {shared: shared.conversation(made.domain), alone: alone.conversation(alone.domain(made.outside))}
-    spent = dict.fromkeys(talks, 0.0)
+    shared = cluster.servers[0]
+    conversations = {
+        shared: shared.conversation(cluster.domain),
+        alone: alone.conversation(alone.domain(cluster.outside)),
+    }
+    cpu_spent = dict.fromkeys(conversations, 0.0)
     for number in range(-WARM, times):
-        for server, conversation in talks.items():
+        for server, conversation in conversations.items():
             before = server.cpu_seconds
             with Chat(server, conversation, Ledger()) as chat:
                 chat.finish(chat.send(f"Go cpu{number} plain", f"cpu{number}")["turnId"])
-            spent[server] += server.cpu_seconds - before if number >= 0 else 0.0
-    return 1000 * spent[shared] / times, 1000 * spent[alone] / times
+            cpu_spent[server] += server.cpu_seconds - before if number >= 0 else 0.0
+    return 1000 * cpu_spent[shared] / times, 1000 * cpu_spent[alone] / times
 
 
-def weigh_idle_sockets(made: Cluster, servers: int, each: int) -> tuple[float, float]:
-    """Return the cost of idle sockets that follow conversations, ``each`` at every one of ``servers`` servers.
+def weigh_idle_sockets(cluster: Cluster, servers: int, sockets_each: int) -> tuple[float, float]:
+    """Return the cost of idle sockets that follow conversations, ``sockets_each`` at every one of ``servers`` servers.
 
     The first value is KB of memory for a socket, the second the share of a core that a server uses without a turn.
     """
-    used = made.servers[:servers]
-    talks = [server.conversation(made.domain) for server in used]
+    measured_servers = cluster.servers[:servers]
+    conversations = [server.conversation(cluster.domain) for server in measured_servers]
     with ExitStack() as stack:
-        for server, talk in zip(used, talks, strict=True):  # the first sockets also load modules, which does not count
+        for server, conversation in zip(
+            measured_servers, conversations, strict=True
+        ):  # the first sockets also load modules, which does not count
             for _ in range(20):
-                stack.enter_context(Chat(server, talk, Ledger())).subscribe()
-        before = [server.resident for server in used]
-        for server, talk in zip(used, talks, strict=True):
-            for _ in range(each):
-                stack.enter_context(Chat(server, talk, Ledger())).subscribe()
-        grown = sum(server.resident - was for server, was in zip(used, before, strict=True))
-        spent, began = sum(server.cpu_seconds for server in used), time.monotonic()
+                stack.enter_context(Chat(server, conversation, Ledger())).subscribe()
+        before = [server.resident for server in measured_servers]
+        for server, conversation in zip(measured_servers, conversations, strict=True):
+            for _ in range(sockets_each):
+                stack.enter_context(Chat(server, conversation, Ledger())).subscribe()
+        grown = sum(
+            server.resident - memory_before for server, memory_before in zip(measured_servers, before, strict=True)
+        )
+        cpu_before, start = sum(server.cpu_seconds for server in measured_servers), time.monotonic()
         time.sleep(IDLE_SECONDS)
-        busy = (sum(server.cpu_seconds for server in used) - spent) / (time.monotonic() - began) / servers
-    return grown / servers / each / 1024, busy
+        busy = (
+            (sum(server.cpu_seconds for server in measured_servers) - cpu_before) / (time.monotonic() - start) / servers
+        )
+    return grown / servers / sockets_each / 1024, busy
 
 
 def _first_text(chat: Chat) -> float:
@@ -324,44 +333,44 @@ def _first_text(chat: Chat) -> float:
     return time.monotonic()
 
 
-def time_interrupts(made: Cluster, times: int) -> list[float]:
+def time_interrupts(cluster: Cluster, times: int) -> list[float]:
     """Return how many milliseconds an interrupt through one server takes to end a turn on another one."""
-    a, b, _ = made.servers
-    conversation, times_ms = a.conversation(made.domain), []
+    a, b, _ = cluster.servers
+    conversation, times_ms = a.conversation(cluster.domain), []
     with Chat(a, conversation, Ledger()) as chat:
         for number in range(times):
             turn = chat.send(f"Go i{number} slow", f"i{number}")["turnId"]
             _first_text(chat)
-            began = time.monotonic()
+            start = time.monotonic()
             b.call("POST", f"/api/conversations/{conversation}/interrupt", {})
             assert chat.finish(turn)["type"] == "interrupted"
-            times_ms.append(1000 * (time.monotonic() - began))
+            times_ms.append(1000 * (time.monotonic() - start))
     return times_ms
 
 
-def time_first_texts(made: Cluster, times: int) -> list[float]:
+def time_first_texts(cluster: Cluster, times: int) -> list[float]:
     """Return by how many milliseconds a turn's first text is later through another server."""
-    a, b, _ = made.servers
-    conversation, delays, ledger = a.conversation(made.domain), [], Ledger()
+    a, b, _ = cluster.servers
+    conversation, delays, ledger = a.conversation(cluster.domain), [], Ledger()
     with Chat(a, conversation, ledger) as sender, Chat(b, conversation, ledger) as reader:
         reader.subscribe()
         for number in range(times):
-            there: list[float] = []
-            watching = threading.Thread(target=lambda texts=there: texts.append(_first_text(reader)))
+            remote_times: list[float] = []
+            watching = threading.Thread(target=lambda texts=remote_times: texts.append(_first_text(reader)))
             watching.start()
             turn = sender.send(f"Go f{number} long", f"f{number}")["turnId"]
-            here = _first_text(sender)
+            local_time = _first_text(sender)
             watching.join()
-            delays.append(1000 * (there[0] - here))
+            delays.append(1000 * (remote_times[0] - local_time))
             sender.finish(turn)
             reader.finish(turn)
     return delays
 
 
-def time_takeover(made: Cluster, end: Callable[[Server], object]) -> float:
+def time_takeover(cluster: Cluster, end: Callable[[Server], object]) -> float:
     """Return the seconds without events for a reader of another server when the server of its turn ends."""
-    a, b, _ = made.servers
-    conversation, ledger = a.conversation(made.domain), Ledger()
+    a, b, _ = cluster.servers
+    conversation, ledger = a.conversation(cluster.domain), Ledger()
     key = f"t{time.monotonic()}"
     with Chat(a, conversation, ledger) as sender, Chat(b, conversation, ledger) as reader:
         reader.subscribe()

@@ -47,7 +47,7 @@ class Server:
         self.data = folder / "data"
         self.url = ""
         self.starts = 0
-        self.said = folder / "server.log"
+        self.log_path = folder / "server.log"
         """What the processes wrote to stderr."""
         self._child: Program
         inherited = {
@@ -78,10 +78,10 @@ class Server:
             if self._listens(failpoint):
                 return
             failpoint = ""
-        raise AssertionError(f"the server does not start: {self.said.read_text()[-2000:]}")
+        raise AssertionError(f"the server does not start: {self.log_path.read_text()[-2000:]}")
 
     def _listens(self, failpoint: str) -> bool:
-        with self.said.open("a") as log_file:
+        with self.log_path.open("a") as log_file:
             self._child = Program(
                 ["--data", str(self.data)],
                 module="tests.faults.victim",
@@ -111,9 +111,9 @@ class Server:
         self._child.kill()
         self._reap()
 
-    def died(self, seconds: float = PATIENCE) -> None:
+    def wait_until_dead(self, seconds: float = PATIENCE) -> None:
         """Wait for the process to kill itself at an armed place."""
-        assert self._child.wait(seconds) == -signal.SIGKILL, self.said.read_text()[-2000:]
+        assert self._child.wait(seconds) == -signal.SIGKILL, self.log_path.read_text()[-2000:]
         self._reap()
 
     def terminate(self) -> int:
@@ -184,11 +184,11 @@ class Server:
         """Let the process die at ``name:n`` counted from now. An empty string disarms it."""
         self.call("PUT", "/failpoint", failpoint)
 
-    def set_clock(self, wrong: float) -> None:
+    def set_clock(self, offset: float) -> None:
         """Set the error of the machine's clock in seconds, also for the time after a restart."""
-        self._environment["VICTIM_CLOCK"] = str(wrong)
+        self._environment["VICTIM_CLOCK"] = str(offset)
         if self.alive:
-            self.call("PUT", "/clock", wrong)
+            self.call("PUT", "/clock", offset)
 
     def suspend(self, seconds: float) -> None:
         """Suspend the process (SIGSTOP) for some seconds."""
@@ -196,15 +196,15 @@ class Server:
         time.sleep(seconds)
         os.kill(self.pid, signal.SIGCONT)
 
-    def reached(self) -> dict[str, int]:
+    def read_place_counts(self) -> dict[str, int]:
         """Return how often each place was reached since `arm`."""
         counts: dict[str, int] = self.call("GET", "/failpoint")
         return counts
 
     def domain(self, outside: Outside, name: str = "proof") -> str:
         """Create a domain with the tool server, and wait until its tools are known."""
-        made = self.call("POST", "/api/domains", {"name": name, "settings": outside.settings})
-        return str(made["id"])
+        created = self.call("POST", "/api/domains", {"name": name, "settings": outside.settings})
+        return str(created["id"])
 
     def conversation(self, domain: str) -> str:
         return str(self.call("POST", "/api/conversations", {"domainId": domain})["id"])

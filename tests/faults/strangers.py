@@ -70,13 +70,13 @@ def bad_handshake(random: Random) -> Pieces:
     yield from repeat(b"")
 
 
-def refused(random: Random) -> Pieces:
+def refused_handshake(random: Random) -> Pieces:
     yield from repeat((HANDSHAKE if random.random() < 0.5 else HEAD) + b"\r\n")
 
 
 KINDS: dict[str, Callable[[Random], Pieces]] = {
     kind.__name__: kind
-    for kind in (idle, half_open, slow_header, slow_body, big_header, garbage, bad_handshake, refused)
+    for kind in (idle, half_open, slow_header, slow_body, big_header, garbage, bad_handshake, refused_handshake)
 }
 
 
@@ -121,9 +121,9 @@ class Flood:
         connections: dict[socket.socket, Pieces] = {}
         while not self._over.wait(0.01):  # the other client runs in this process, too
             for _ in range(min(BURST, self._sockets - len(connections))):
-                made = socket.create_connection(self._address, PATIENCE)
-                made.setblocking(False)
-                connections[made] = self._kind(self._random)
+                connection_socket = socket.create_connection(self._address, PATIENCE)
+                connection_socket.setblocking(False)
+                connections[connection_socket] = self._kind(self._random)
                 self.figures.opened += 1
             for connection, pieces in list(connections.items()):
                 if not self._step(connection, pieces):
@@ -147,33 +147,33 @@ class Flood:
         return bool(answer) and b"connection: close" not in answer.lower()
 
 
-def flood_beside_turns(made: Rig, key: str, kind: str, *, seed: int, sockets: int, turns: int) -> Figures:
+def flood_beside_turns(rig: Rig, key: str, kind: str, *, seed: int, sockets: int, turns: int) -> Figures:
     """Flood with one kind while a client with a key has turns. Fails if that client is refused anything."""
-    server, shown = made.server, {"Authorization": f"Bearer {key}"}
+    server, headers = rig.server, {"Authorization": f"Bearer {key}"}
     with Flood(server.url, kind, sockets, seed) as flood:
         figures = flood.figures
         for number in range(turns):
-            body = {"domainId": made.domain}
-            conversation = server.call("POST", "/api/conversations", body, **shown)["id"]
+            body = {"domainId": rig.domain}
+            conversation = server.call("POST", "/api/conversations", body, **headers)["id"]
             content = f"Hello {conversation}-{number} long"
             address = server.url.replace("http", "ws") + "/ws"
             # No pings by this client, because the flood's thread may keep this process from reading their answers.
             options: dict[str, Any] = {"compression": None, "proxy": None, "ping_interval": None}
-            with connect(address, additional_headers=shown, **options) as talk:
-                talk.send(json.dumps({"type": "message", "conversationId": conversation, "content": content}))
-                began = monotonic()
-                talk.send(json.dumps({"type": "ping"}))
+            with connect(address, additional_headers=headers, **options) as socket:
+                socket.send(json.dumps({"type": "message", "conversationId": conversation, "content": content}))
+                start = monotonic()
+                socket.send(json.dumps({"type": "ping"}))
                 event: dict[str, Any] = {}
                 while event.get("type") != "done":
-                    event = json.loads(talk.recv(PATIENCE))
+                    event = json.loads(socket.recv(PATIENCE))
                     assert event["type"] not in ("error", "interrupted"), event
                     if event["type"] == "pong":
-                        figures.slowest_ping = max(figures.slowest_ping, monotonic() - began)
+                        figures.slowest_ping = max(figures.slowest_ping, monotonic() - start)
                 figures.turns += 1
-    assert server.call("GET", "/api/health", **shown)["status"]
+    assert server.call("GET", "/api/health", **headers)["status"]
     return figures
 
 
-def make_key(made: Rig) -> str:
+def make_key(rig: Rig) -> str:
     """Create the first key. From then on every client needs one."""
-    return str(made.server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"])
+    return str(rig.server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"])

@@ -13,7 +13,7 @@ from random import Random
 
 from tests.faults.client import Chat
 from tests.faults.ledger import Event, Ledger, check_messages
-from tests.faults.outside import SECRET, Outside, outside
+from tests.faults.outside import SECRET, Outside, make_outside
 from tests.faults.server import Dead, Server
 
 PLACES = ("commit.begin", "commit.ready", "commit.done", "send.begin", "send.end", "tool.begin", "tool.end")
@@ -36,18 +36,18 @@ class Rig:
 
 
 @contextmanager
-def rig(folder: Path, **environment: str) -> Iterator[Rig]:
+def make_rig(folder: Path, **environment: str) -> Iterator[Rig]:
     """Run a server with a warmed-up domain until the block ends. Fails if the model refused a request."""
-    with outside(folder) as around, Server(folder, around, **environment) as server:
-        domain = server.domain(around)
-        made = Rig(server, around, domain)
-        with Chat(server, made.conversation(), Ledger()) as chat:
+    with make_outside(folder) as outside, Server(folder, outside, **environment) as server:
+        domain = server.domain(outside)
+        new_rig = Rig(server, outside, domain)
+        with Chat(server, new_rig.conversation(), Ledger()) as chat:
             chat.finish(chat.send("Hello warm plain", "warm")["turnId"])
-        yield made
+        yield new_rig
         # An answer of megabytes exceeds the model's input limit, so its summary is refused and skipped.
-        refused = [text for text in around.api.refused if not text.startswith("prompt is too long")]
-        assert refused == []
-        assert all(SECRET not in str(request) for request in around.api.requests)
+        refusals = [text for text in outside.api.refused if not text.startswith("prompt is too long")]
+        assert refusals == []
+        assert all(SECRET not in str(request) for request in outside.api.requests)
 
 
 @dataclass(frozen=True)
@@ -62,115 +62,115 @@ class Crash:
     resumed: bool
 
 
-def dry_run(made: Rig) -> Counter[str]:
+def dry_run(rig: Rig) -> Counter[str]:
     """Return how often a turn reaches each place without a kill."""
-    conversation = made.conversation()
-    made.server.arm("")
-    with Chat(made.server, conversation, Ledger()) as chat:
+    conversation = rig.conversation()
+    rig.server.arm("")
+    with Chat(rig.server, conversation, Ledger()) as chat:
         chat.finish(chat.send(f"Hello {conversation} tools", conversation)["turnId"])
-        return Counter({name: count for name, count in made.server.reached().items() if name in PLACES})
+        return Counter({name: count for name, count in rig.server.read_place_counts().items() if name in PLACES})
 
 
-def crash_at(made: Rig, place: str, again: str = "") -> Crash:
+def crash_at(rig: Rig, place: str, next_place: str = "") -> Crash:
     """Kill the server at a place of a turn and check the remains. ``again`` is a place in the start after it."""
-    conversation, ledger = made.conversation(), Ledger()
-    made.server.arm(place)
-    turn, frames = _until_death(made, conversation, ledger)
-    died = not made.server.alive
-    if died:
-        made.server.died()
-        made.server.start(again)
+    conversation, ledger = rig.conversation(), Ledger()
+    rig.server.arm(place)
+    turn, frames = _until_death(rig, conversation, ledger)
+    has_died = not rig.server.alive
+    if has_died:
+        rig.server.wait_until_dead()
+        rig.server.start(next_place)
     else:
-        made.server.arm("")
-    events = _recovered(made, conversation, ledger, turn, frames)
-    _next_message(made, conversation, ledger)
-    spent = made.outside.spent[conversation]
+        rig.server.arm("")
+    events = _read_after_crash(rig, conversation, ledger, turn, frames)
+    _next_message(rig, conversation, ledger)
+    runs = rig.outside.spent[conversation]
     results = {event["toolName"].rpartition("__")[2]: event for event in events if event["type"] == "tool_result"}
-    unknown = UNKNOWN in results["spend"]["content"]
-    assert spent <= 1, f"{place}: the tool with effects ran {spent} times"
-    assert (results["spend"]["status"] == "ok") == (not unknown)
-    assert unknown or spent == 1, f"{place}: the tool never ran and its result says that it did"
+    is_unknown = UNKNOWN in results["spend"]["content"]
+    assert runs <= 1, f"{place}: the tool with effects ran {runs} times"
+    assert (results["spend"]["status"] == "ok") == (not is_unknown)
+    assert is_unknown or runs == 1, f"{place}: the tool never ran and its result says that it did"
     assert results["promptx_action"]["status"] == "ok", "what only reads is run again"
-    return Crash(place, died, len(frames), spent, unknown, any(event["type"] == "resumed" for event in events))
+    return Crash(place, has_died, len(frames), runs, is_unknown, any(event["type"] == "resumed" for event in events))
 
 
-def _until_death(made: Rig, conversation: str, ledger: Ledger) -> tuple[str | None, list[str]]:
+def _until_death(rig: Rig, conversation: str, ledger: Ledger) -> tuple[str | None, list[str]]:
     """Send the message and read until the turn or the server ends. Return the turn, if known, and the frames."""
     turn, frames = None, []
     try:
-        with Chat(made.server, conversation, ledger) as chat:
+        with Chat(rig.server, conversation, ledger) as chat:
             frames = chat.raw
-            turn = _accepted(chat, conversation)
+            turn = _send_until_accepted(chat, conversation)
             chat.finish(turn)
-            made.server.reached()  # the armed place may be the end of the last send
+            rig.server.read_place_counts()  # the armed place may be the end of the last send
     except Dead:
-        made.server.died()
+        rig.server.wait_until_dead()
     return turn, frames
 
 
-def _accepted(chat: Chat, conversation: str) -> str:
+def _send_until_accepted(chat: Chat, conversation: str) -> str:
     """Send the message until it is accepted. A full disk refuses it with a code, and nothing is stored."""
     for _ in range(REFUSALS + 1):
-        reply = chat.send(_message(conversation), conversation)
+        reply = chat.send(_message_text(conversation), conversation)
         if reply["type"] == "accepted":
             return str(reply["turnId"])
         assert reply["code"] == "STORAGE_FULL", reply
     raise AssertionError("the message is refused although there is room")
 
 
-def _message(conversation: str) -> str:
+def _message_text(conversation: str) -> str:
     return f"Hello {conversation} tools"
 
 
-def _recovered(made: Rig, conversation: str, ledger: Ledger, turn: str | None, frames: list[str]) -> list[Event]:
+def _read_after_crash(rig: Rig, conversation: str, ledger: Ledger, turn: str | None, frames: list[str]) -> list[Event]:
     """Reconnect and read to the end as a client does. Compare all ways to read the turn, and return its log."""
-    with Chat(made.server, conversation, ledger) as chat:
+    with Chat(rig.server, conversation, ledger) as chat:
         if turn is None:
-            sent = chat.send(_message(conversation), conversation)
-            assert sent["type"] == "accepted", sent
-            turn = sent["turnId"]
+            accepted = chat.send(_message_text(conversation), conversation)
+            assert accepted["type"] == "accepted", accepted
+            turn = accepted["turnId"]
         else:
             last = max(ledger.seen[turn], default=0)
             assert chat.subscribe(turn, last)["type"] == "subscribed"
         if turn not in ledger.ends:
             chat.finish(turn)
-        repeated = chat.send(_message(conversation), conversation)
-        assert repeated["turnId"] == turn, "a message sent again made a second turn"
-    events = ledger.check_log(made.server.log(turn))
+        second_reply = chat.send(_message_text(conversation), conversation)
+        assert second_reply["turnId"] == turn, "a message sent again made a second turn"
+    events = ledger.check_log(rig.server.log(turn))
     assert events[-1]["type"] == "done", events[-1]
-    check_messages(made.server.messages(conversation), [(turn, events)])
+    check_messages(rig.server.messages(conversation), [(turn, events)])
     return events
 
 
-def _next_message(made: Rig, conversation: str, ledger: Ledger) -> None:
+def _next_message(rig: Rig, conversation: str, ledger: Ledger) -> None:
     """Send another message in the conversation. The model must accept its transcript."""
-    with Chat(made.server, conversation, ledger) as chat:
-        sent = chat.send(f"And now? {conversation}-next plain", f"{conversation}-next")
-        assert chat.finish(sent["turnId"])["type"] == "done"
-    assert made.outside.api.refused == []
-    assert len(made.server.messages(conversation)) == 4
+    with Chat(rig.server, conversation, ledger) as chat:
+        accepted = chat.send(f"And now? {conversation}-next plain", f"{conversation}-next")
+        assert chat.finish(accepted["turnId"])["type"] == "done"
+    assert rig.outside.api.refused == []
+    assert len(rig.server.messages(conversation)) == 4
 
 
-def sweep(made: Rig, places: Iterable[str] = PLACES) -> Iterator[Crash]:
+def sweep(rig: Rig, places: Iterable[str] = PLACES) -> Iterator[Crash]:
     """Crash at every place in turn: for each name, until a turn ends without reaching it that often.
 
     The number of commits depends on how deltas are grouped, so the count of a dry run is a minimum.
     """
-    least = dry_run(made)
+    least = dry_run(rig)
     for name in places:
         number = 0
         while True:
             number += 1
-            crash = crash_at(made, f"{name}:{number}")
+            crash = crash_at(rig, f"{name}:{number}")
             if crash.died:
                 yield crash
             elif number > least[name]:
                 break
 
 
-def stalls(made: Rig) -> list[str]:
+def stalls(rig: Rig) -> list[str]:
     """Return every write of a turn at which the disk is full for some attempts, with every place of a kill after it."""
-    writes = dry_run(made)["commit.begin"]
+    writes = dry_run(rig)["commit.begin"]
     return [
         f"full={write}*{1 + (write + number) % REFUSALS},{name}:{number}"
         for write in range(1, writes + 1)
@@ -179,8 +179,8 @@ def stalls(made: Rig) -> list[str]:
     ]
 
 
-def chosen(made: Rig, seed: int) -> list[str]:
+def choose_places(rig: Rig, seed: int) -> list[str]:
     """Return one place for every name, out of those that a dry run reaches."""
     draw = Random(seed)
-    reached = dry_run(made)
-    return [f"{name}:{draw.randint(1, reached[name])}" for name in PLACES]
+    counts = dry_run(rig)
+    return [f"{name}:{draw.randint(1, counts[name])}" for name in PLACES]

@@ -27,7 +27,7 @@ async def test_searches_report_losses_of_a_damaged_index(
 ) -> None:
     random = Random(SEED)
     for name in names:
-        trial = random.choice([each for each in ground.trials() if name in each.file])
+        trial = random.choice([candidate for candidate in ground.trials() if name in candidate.file])
         assert await run(ground, trial, tmp_path / name.replace("/", "-"), random) == []
 
 
@@ -43,5 +43,7 @@ async def test_searches_report_losses_of_a_damaged_index(
     ],
 )
 async def test_a_damaged_stored_result_is_ignored(ground: Ground, tmp_path: Path, kind: str) -> None:
-    (trial,) = [each for each in ground.trials() if "payloads/ref_" in each.file and each.kind == kind]
+    (trial,) = [
+        candidate for candidate in ground.trials() if "payloads/ref_" in candidate.file and candidate.kind == kind
+    ]
     assert await run(ground, trial, tmp_path / kind, Random(SEED)) == []

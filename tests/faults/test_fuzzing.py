@@ -14,7 +14,7 @@ def test_no_request_causes_a_server_error_or_an_undocumented_answer(
 ) -> None:
     from tests.faults.fuzzing import fuzz  # every worker collects this file, and schemathesis is large
 
-    found = fuzz(tmp_path, examples=6, number=15, every=every)
-    assert not found.problems, "\n".join(found.problems[:20])
-    assert found.operations >= operations
-    assert {200, 404, 422} <= found.statuses.keys(), found.statuses
+    fuzzing = fuzz(tmp_path, examples=6, number=15, every=every)
+    assert not fuzzing.problems, "\n".join(fuzzing.problems[:20])
+    assert fuzzing.operations >= operations
+    assert {200, 404, 422} <= fuzzing.statuses.keys(), fuzzing.statuses

@@ -72,11 +72,11 @@ Shape = Callable[[int], str]
 
 def roles(text: str) -> None:
     """Activate a role, show it in a list and check it; also as a file that a role names."""
-    for whole in (text, f"<role><personality>{text}</personality></role>"):
-        document = dpml.parse("role", dpml.normalise(whole))
+    for document_text in (text, f"<role><personality>{text}</personality></role>"):
+        document = dpml.parse("role", dpml.normalise(document_text))
         dpml.render(document, "all", lambda kind, key: "short" if key.startswith("x") else None)
-        dpml.title(whole)
-        lint("role", whole, "file", lambda kind, key: None)
+        dpml.title(document_text)
+        lint("role", document_text, "file", lambda kind, key: None)
     lint("thought", f"<thought>{text}</thought>", "file", lambda kind, key: None)
     naming = dpml.parse("role", "<role><personality>@!thought://a</personality></role>")
     dpml.render(naming, "all", lambda kind, key: text)
@@ -98,8 +98,8 @@ def event_streams(text: str) -> None:
     data = f"data: {text}\n\n".encode()
     SSEReader().feed(data)
     reader = SSEReader()
-    for at in range(0, len(data), 7):
-        reader.feed(data[at : at + 7])
+    for start in range(0, len(data), 7):
+        reader.feed(data[start : start + 7])
 
 
 def protocol_lines(text: str) -> None:
@@ -114,8 +114,8 @@ def marks(text: str) -> None:
     for size in (9, len(text)):
         answer = MarkedAnswer([passage])
         answer.take(BlockStarted(0, text_block("")))
-        for at in range(0, len(text), size):
-            answer.take(TextDelta(0, text[at : at + size]))
+        for start in range(0, len(text), size):
+            answer.take(TextDelta(0, text[start : start + size]))
         answer.take(BlockStopped(0, text_block(text)))
 
 
@@ -124,8 +124,8 @@ def announcements(text: str) -> None:
     for piece in (1, 5, len(text)):
         stream = Announcement(_Silence(), _stay)
         data = f"event: endpoint\ndata: {text}".encode()
-        for at in range(0, len(data), piece):
-            list(stream.take(data[at : at + piece]))
+        for start in range(0, len(data), piece):
+            list(stream.take(data[start : start + piece]))
 
 
 class _Silence(httpx2.AsyncByteStream):
@@ -142,7 +142,7 @@ def installers(text: str) -> None:
     reason_of(text)
 
 
-def asked(text: str) -> None:
+def question_texts(text: str) -> None:
     extractive.question_terms(text)
     words.content_words(text)
     words.terms(text)
@@ -151,16 +151,18 @@ def asked(text: str) -> None:
     extractive.decide(_request(user_message(f"{text} x"), system=f"{extractive.ACTION} role {text}"))
 
 
-def found(text: str) -> None:
+def tool_answers(text: str) -> None:
     hit: MessageBlock = {"type": "search_result", "title": "t", "source": "s", "content": [text_block(f"{text} x")]}
     calls = [("a", extractive.SEARCH), ("b", extractive.RECALL)]
-    uses: list[MessageBlock] = [{"type": "tool_use", "id": each, "name": name, "input": {}} for each, name in calls]
+    uses: list[MessageBlock] = [{"type": "tool_use", "id": use_id, "name": name, "input": {}} for use_id, name in calls]
     answers = [tool_result_block("a", [hit]), tool_result_block("b", [text_block(f"- [ATOMIC 0.8] {text}\n- {text}")])]
     extractive.decide(
         _request(user_message("what"), {"role": "assistant", "content": uses}, {"role": "user", "content": answers})
     )
-    said = [{"role": "user", "text": each} for each in (text, f"[summary of the earlier conversation]\n{text}")]
-    extractive.decide(_request(user_message("\n".join(map(json.dumps, said))), system="Summarize the conversation"))
+    messages = [
+        {"role": "user", "text": content} for content in (text, f"[summary of the earlier conversation]\n{text}")
+    ]
+    extractive.decide(_request(user_message("\n".join(map(json.dumps, messages))), system="Summarize the conversation"))
 
 
 def entries(text: str) -> None:
@@ -222,7 +224,7 @@ def chunks(text: str) -> None:
 
 
 def headings(text: str) -> None:
-    blocks = [Block("heading", piece, 1 + at % 6) for at, piece in enumerate(text.split("\n"))]
+    blocks = [Block("heading", piece, 1 + index % 6) for index, piece in enumerate(text.split("\n"))]
     chunk_document(ParsedDocument(tuple(blocks)), "d", "n")
 
 
@@ -266,28 +268,51 @@ def redaction(text: str) -> None:
     """Values that the text almost equals, repeated."""
     PERIODIC(text)
     PERIODIC.found_in([text])
-    for size, known in ((5, SHORTER), (len(text), PERIODIC)):
-        pieces = Pieces(known)
-        for at in range(0, len(text), size):
-            pieces.take(text[at : at + size])
+    for size, secrets in ((5, SHORTER), (len(text), PERIODIC)):
+        pieces = Pieces(secrets)
+        for start in range(0, len(text), size):
+            pieces.take(text[start : start + size])
         pieces.end()
 
 
-def searching(text: str) -> None:
+def search_text(text: str) -> None:
     document_vectors([text])
     split(text)
     script(text)
 
 
 def screen(text: str) -> None:
-    shown = Screen(Console(file=io.StringIO()), Console(file=io.StringIO()))
-    shown.show("{}", {"type": "text", "text": text, "seq": 1})
-    shown.problem(text)
+    screen_under_test = Screen(Console(file=io.StringIO()), Console(file=io.StringIO()))
+    screen_under_test.show("{}", {"type": "text", "text": text, "seq": 1})
+    screen_under_test.problem(text)
 
 
 PARSERS: tuple[Parser, ...] = (
-    *(roles, prompts, titles, event_streams, protocol_lines, marks, asked, found, entries, variables, descriptions),
-    *(announcements, installers, tool_lists, results, plain_documents, chunks, headings, searching, screen, redaction),
+    *(
+        roles,
+        prompts,
+        titles,
+        event_streams,
+        protocol_lines,
+        marks,
+        question_texts,
+        tool_answers,
+        entries,
+        variables,
+        descriptions,
+    ),
+    *(
+        announcements,
+        installers,
+        tool_lists,
+        results,
+        plain_documents,
+        chunks,
+        headings,
+        search_text,
+        screen,
+        redaction,
+    ),
 )
 
 UNITS = (
@@ -400,15 +425,15 @@ def test_each_citation_of_a_turn_costs_as_much_as_the_first() -> None:
     texts = tuple(f"Sentence {number}." for number in range(500))
 
     def cite(size: str) -> int:
-        known: list[Reference] = []
+        references: list[Reference] = []
         for number in range(int(size)):
-            at = number % len(texts)
+            index = number % len(texts)
             source = Passage(DocumentId("d"), "d.md", (f"c{number // len(texts)}",) * len(texts))
-            citation = Citation(0, at, at + 1, texts[at], {})
-            reference = verify(citation, [CitablePassage(source, texts)], known)
-            if reference is not None and reference.number > len(known):
-                known.append(reference)
-        return len(known)
+            citation = Citation(0, index, index + 1, texts[index], {})
+            reference = verify(citation, [CitablePassage(source, texts)], references)
+            if reference is not None and reference.number > len(references):
+                references.append(reference)
+        return len(references)
 
     assert cite("4000") == MAX_REFERENCES
     ratio = least_ratio(lambda: (cost(cite, "8000"), cost(cite, "1000")), BOUND)
@@ -429,11 +454,11 @@ def test_the_cost_of_redaction_does_not_grow_with_the_secrets(known: str) -> Non
 def test_hostile_files_are_read_in_linear_time(ending: str, every: int, tmp_path: Path) -> None:
     path = tmp_path / f"hostile.{ending}"
     readers = {"md": read_markdown, "csv": sheets.read_csv, "html": read_html}
-    read, number = readers[ending], list(readers).index(ending)
+    reader, number = readers[ending], list(readers).index(ending)
 
     def parse(text: str) -> None:
         path.write_text(text, "utf-8")
-        read(path, ParseLimits())
+        reader(path, ParseLimits())
 
     for shape in shapes_for(number, every).values():
         assert_linear(parse, shape)

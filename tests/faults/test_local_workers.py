@@ -19,7 +19,7 @@ from tests.databases import postgresql_at
 from tests.e2e.serving import environment
 from tests.faults.client import Chat
 from tests.faults.ledger import Ledger
-from tests.faults.outside import PATIENCE, Outside, outside
+from tests.faults.outside import PATIENCE, Outside, make_outside
 from tests.faults.server import Server
 from tests.programs import Program, run_program
 from tests.store.conftest import needs_postgresql
@@ -34,10 +34,10 @@ NO_INDEX = "http://127.0.0.1:9"
 class Workers(Server):
     """A data folder and a server of two workers."""
 
-    def __init__(self, folder: Path, around: Outside, database: str, **more: str) -> None:
-        super().__init__(folder, around)
-        self.outside = around
-        given = {
+    def __init__(self, folder: Path, outside: Outside, database: str, **settings: str) -> None:
+        super().__init__(folder, outside)
+        self.outside = outside
+        variables = {
             "AGENTIC_RAG_DATA": str(self.data),
             "AGENTIC_RAG_DATABASE_URL": database,
             "AGENTIC_RAG_DRAIN_SECONDS": "1",
@@ -45,17 +45,17 @@ class Workers(Server):
             "AGENTIC_RAG_REPLICA": "here",
             "QDRANT_URL": NO_INDEX,
         }
-        self.settings = environment(**around.environment, **{**given, **more})
+        self.settings = environment(**outside.environment, **{**variables, **settings})
         arguments = ["serve", "--workers", "2", "--port", "0"]
-        with self.said.open("a") as said:
-            out = subprocess.PIPE
-            self.program = Program(arguments, cwd=folder, env=self.settings, stdout=out, stderr=said.fileno())
+        with self.log_path.open("a") as log_file:
+            output = subprocess.PIPE
+            self.program = Program(arguments, cwd=folder, env=self.settings, stdout=output, stderr=log_file.fileno())
 
     def begin(self) -> None:
         """Wait until it reports that it serves."""
         assert self.program.stdout is not None
         line = self.program.stdout.readline()
-        assert line.startswith("Agentic RAG serves"), self.said.read_text()
+        assert line.startswith("Agentic RAG serves"), self.log_path.read_text()
         self.url = line.split()[3]
 
     @property
@@ -68,13 +68,13 @@ class Workers(Server):
 
     def reach(self, pid: int, conversation: str, ledger: Ledger) -> Chat:
         """Connect repeatedly until a certain worker accepts the connection."""
-        until = monotonic() + PATIENCE
+        deadline = monotonic() + PATIENCE
         while True:
             chat = Chat(self, conversation, ledger)
             if owns(pid, chat.port, int(self.url.rpartition(":")[2])):
                 return chat
             chat.drop()
-            assert monotonic() < until
+            assert monotonic() < deadline
 
     def end(self) -> None:
         """Kill all of its remaining processes."""
@@ -87,24 +87,24 @@ class Workers(Server):
 
 
 @contextmanager
-def served(folder: Path, **more: str) -> Iterator[Workers]:
-    with outside(folder) as around:
-        made = Workers(folder, around, postgresql_at(folder), **more)
+def run_workers(folder: Path, **settings: str) -> Iterator[Workers]:
+    with make_outside(folder) as outside:
+        workers = Workers(folder, outside, postgresql_at(folder), **settings)
         try:
-            made.begin()
-            yield made
+            workers.begin()
+            yield workers
         finally:
-            made.end()
+            workers.end()
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    with served(tmp_path_factory.mktemp("workers")) as made:
-        yield made
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    with run_workers(tmp_path_factory.mktemp("workers")) as workers:
+        yield workers
 
 
 def children_of(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_alive(pid: int) -> bool:
@@ -123,9 +123,9 @@ def owns(pid: int, client: int, server: int) -> bool:
     return any(os.readlink(link) == f"socket:[{inode}]" for link in links if link.is_symlink())
 
 
-def until(met: Callable[[], Any]) -> None:
+def wait_until(condition: Callable[[], Any]) -> None:
     end = monotonic() + PATIENCE
-    while not met():
+    while not condition():
         assert monotonic() < end
         pause_thread()
 
@@ -141,25 +141,28 @@ def meet(server: Server, names: set[str]) -> bool:
     return len(names) == 2
 
 
-def test_two_workers_are_one_server(two: Workers) -> None:
-    found: set[str] = set()
-    until(lambda: meet(two, found))
-    assert found == replicas(two) == {"here-1", "here-2"}
-    domain = two.domain(two.outside, new_id("proof"))
+def test_two_workers_are_one_server(workers: Workers) -> None:
+    replicas_met: set[str] = set()
+    wait_until(lambda: meet(workers, replicas_met))
+    assert replicas_met == replicas(workers) == {"here-1", "here-2"}
+    domain = workers.domain(workers.outside, new_id("proof"))
     for _ in range(3):  # any worker accepts it: the command line has one key, and a ticket is valid at each
-        listed = two.command("domains", "list")
-        assert (listed.returncode, domain in listed.stdout) == (0, True), listed.stderr
-        opened = two.command("open", "--no-browser")
-        ticket = opened.stdout.strip().rpartition("#ticket=")[2]
+        listing = workers.command("domains", "list")
+        assert (listing.returncode, domain in listing.stdout) == (0, True), listing.stderr
+        opening = workers.command("open", "--no-browser")
+        ticket = opening.stdout.strip().rpartition("#ticket=")[2]
         headers = {"X-Requested-With": "page"}
-        signed = two.call("POST", "/api/auth/ticket", {"ticket": ticket}, **headers)
-        assert signed["name"] == "local"
+        account = workers.call("POST", "/api/auth/ticket", {"ticket": ticket}, **headers)
+        assert account["name"] == "local"
 
 
-def test_a_turn_is_followed_and_interrupted_through_the_other_worker(two: Workers) -> None:
-    conversation, ledger = two.conversation(two.domain(two.outside, new_id("proof"))), Ledger()
-    one, other = two.pids
-    with two.reach(one, conversation, ledger) as sender, two.reach(other, conversation, ledger) as reader:
+def test_a_turn_is_followed_and_interrupted_through_the_other_worker(workers: Workers) -> None:
+    conversation, ledger = workers.conversation(workers.domain(workers.outside, new_id("proof"))), Ledger()
+    first_pid, second_pid = workers.pids
+    with (
+        workers.reach(first_pid, conversation, ledger) as sender,
+        workers.reach(second_pid, conversation, ledger) as reader,
+    ):
         reader.subscribe()
         turn = sender.send("Go there lasting", "there")["turnId"]
         reader.until(lambda event: event["type"] == "text")
@@ -167,22 +170,25 @@ def test_a_turn_is_followed_and_interrupted_through_the_other_worker(two: Worker
         assert reader.finish(turn)["type"] == sender.finish(turn)["type"] == "interrupted"
 
 
-def test_a_killed_workers_turn_continues_and_the_worker_is_replaced(two: Workers) -> None:
-    conversation, ledger = two.conversation(two.domain(two.outside, new_id("proof"))), Ledger()
-    one, other = two.pids
-    with two.reach(one, conversation, ledger) as sender, two.reach(other, conversation, ledger) as reader:
+def test_a_killed_workers_turn_continues_and_the_worker_is_replaced(workers: Workers) -> None:
+    conversation, ledger = workers.conversation(workers.domain(workers.outside, new_id("proof"))), Ledger()
+    killed_pid, surviving_pid = workers.pids
+    with (
+        workers.reach(killed_pid, conversation, ledger) as sender,
+        workers.reach(surviving_pid, conversation, ledger) as reader,
+    ):
         reader.subscribe()
         turn = sender.send("Go killed tools", "killed")["turnId"]
         sender.until(lambda event: event["type"] == "text" or event["type"].startswith("think"))
-        os.kill(one, signal.SIGKILL)
+        os.kill(killed_pid, signal.SIGKILL)
         assert reader.finish(turn)["type"] == "done"
-    assert two.outside.spent["killed"] <= 1
-    until(lambda: len(two.pids) == 2 and replicas(two) == {"here-1", "here-2"})
-    assert one not in two.pids
-    assert other in two.pids
-    found: set[str] = set()
-    until(lambda: meet(two, found))
-    assert "was ended by signal 9" in two.said.read_text()
+    assert workers.outside.spent["killed"] <= 1
+    wait_until(lambda: len(workers.pids) == 2 and replicas(workers) == {"here-1", "here-2"})
+    assert killed_pid not in workers.pids
+    assert surviving_pid in workers.pids
+    replicas_met: set[str] = set()
+    wait_until(lambda: meet(workers, replicas_met))
+    assert "was ended by signal 9" in workers.log_path.read_text()
 
 
 @pytest.mark.parametrize(
@@ -199,15 +205,15 @@ def test_a_killed_workers_turn_continues_and_the_worker_is_replaced(two: Workers
 def test_a_signal_stops_all_workers_in_order_and_a_second_one_at_once(
     tmp_path: Path, patience: str, signals: tuple[signal.Signals, ...]
 ) -> None:
-    with served(tmp_path, AGENTIC_RAG_DRAIN_SECONDS=patience) as made:
-        pids = made.pids
-        with Chat(made, made.conversation(made.domain(made.outside)), Ledger()) as chat:
+    with run_workers(tmp_path, AGENTIC_RAG_DRAIN_SECONDS=patience) as workers:
+        pids = workers.pids
+        with Chat(workers, workers.conversation(workers.domain(workers.outside)), Ledger()) as chat:
             chat.send("Go stop lasting", "stop")
             chat.until(lambda event: event["type"] == "text")
-            for each in signals:
-                made.program.send_signal(each)
-                until(lambda: refuses(made))
-            assert made.program.wait(PATIENCE) == 0, made.said.read_text()
+            for number in signals:
+                workers.program.send_signal(number)
+                wait_until(lambda: refuses(workers))
+            assert workers.program.wait(PATIENCE) == 0, workers.log_path.read_text()
         assert not any(is_alive(pid) for pid in pids)
 
 
@@ -221,36 +227,36 @@ def refuses(server: Server) -> bool:
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    with served(tmp_path) as made:
-        pids = made.pids
-        os.kill(made.program.pid, signal.SIGKILL)
-        until(lambda: not any(is_alive(pid) for pid in pids))
-        assert refuses(made)
+    with run_workers(tmp_path) as workers:
+        pids = workers.pids
+        os.kill(workers.program.pid, signal.SIGKILL)
+        wait_until(lambda: not any(is_alive(pid) for pid in pids))
+        assert refuses(workers)
 
 
-def test_settings_that_several_workers_cannot_share_are_refused_at_once(tmp_path: Path, two: Workers) -> None:
+def test_settings_that_several_workers_cannot_share_are_refused_at_once(tmp_path: Path, workers: Workers) -> None:
     address = "postgresql://rag@127.0.0.1:1/none"
-    for given, missing in (
+    for variables, named_setting in (
         ({}, "AGENTIC_RAG_DATABASE_URL"),
         ({"AGENTIC_RAG_DATABASE_URL": address}, "QDRANT_URL"),
         ({"AGENTIC_RAG_DATABASE_URL": address, "QDRANT_URL": NO_INDEX, "AGENTIC_RAG_WS_DIALECT": "x"}, "WS_DIALECT"),
     ):
-        ended = run_program(["serve", "--workers", "2", "--port", "0"], cwd=tmp_path, env=environment(**given))
-        assert ended.returncode == 2
-        assert missing in ended.stderr
+        result = run_program(["serve", "--workers", "2", "--port", "0"], cwd=tmp_path, env=environment(**variables))
+        assert result.returncode == 2
+        assert named_setting in result.stderr
     assert "--workers: 2 cannot be" in run_program(["serve", "--workers", "2"], cwd=tmp_path, env=environment()).stderr
-    port = two.url.rpartition(":")[2]
-    for workers in ("1", "2"):
-        ended = two.command("serve", "--workers", workers, "--port", port, "--data", str(tmp_path / "other"))
-        assert ended.returncode == 4, ended.stderr
-    ended = two.command("serve", "--workers", "2", "--port", "0")  # on the same folder
-    assert ended.returncode == 3, ended.stderr
+    port = workers.url.rpartition(":")[2]
+    for worker_count in ("1", "2"):
+        result = workers.command("serve", "--workers", worker_count, "--port", port, "--data", str(tmp_path / "other"))
+        assert result.returncode == 4, result.stderr
+    result = workers.command("serve", "--workers", "2", "--port", "0")  # on the same folder
+    assert result.returncode == 3, result.stderr
 
 
 def test_a_machines_limits_are_divided_among_its_workers(tmp_path: Path) -> None:
-    given = Settings(data=tmp_path, workers=3, replica="here", max_turns=7, transcript_bytes=300)
-    made = [settings_of(given, number) for number in (1, 2, 3)]
-    assert [each.max_turns for each in made] == [3, 2, 2]
-    assert [each.replica for each in made] == ["here-1", "here-2", "here-3"]
-    assert {each.transcript_bytes for each in made} == {100}
-    assert [settings_of(given.model_copy(update={"max_turns": turns}), 3).max_turns for turns in (0, 1)] == [0, 1]
+    settings = Settings(data=tmp_path, workers=3, replica="here", max_turns=7, transcript_bytes=300)
+    worker_settings = [settings_of(settings, number) for number in (1, 2, 3)]
+    assert [worker.max_turns for worker in worker_settings] == [3, 2, 2]
+    assert [worker.replica for worker in worker_settings] == ["here-1", "here-2", "here-3"]
+    assert {worker.transcript_bytes for worker in worker_settings} == {100}
+    assert [settings_of(settings.model_copy(update={"max_turns": turns}), 3).max_turns for turns in (0, 1)] == [0, 1]

@@ -21,10 +21,10 @@ def test_a_planted_bug_that_no_longer_applies_is_named() -> None:
     mutant = Mutant("lose the sum", "sums.py", "Sums.add", "self.total + number", "self.total")
     source = "class Sums:\n    def add(self, number):\n        return (self.total\n            + number)  # the sum\n"
     assert "return self.total\n" in mutant.plant(source) + "\n"
-    for changed in (
+    for changed_source in (
         source.replace("add", "plus"),
         source.replace("+", "-"),
         source + "        return self.total + number\n",
     ):
         with pytest.raises(AssertionError, match="lose the sum"):
-            mutant.plant(changed)
+            mutant.plant(changed_source)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.planting import KINDS, NAMES, Trial, chosen, run
+from tests.faults.planting import KINDS, NAMES, Trial, choose_trials, run
 
-SUBSET = chosen(44, 7)
+SUBSET = choose_trials(44, 7)
 
 
 @pytest.mark.attack(kind="files")

@@ -20,9 +20,9 @@ from tests.waiting import pause_thread
 class Listener(Thread):
     """Reads a turn over SSE to the end of the stream, complete or not."""
 
-    def __init__(self, made: Rig, turn: str) -> None:
+    def __init__(self, rig: Rig, turn: str) -> None:
         super().__init__()
-        self._url = f"{made.server.url}/api/turns/{turn}/events"
+        self._url = f"{rig.server.url}/api/turns/{turn}/events"
         self.lines: list[str] = []
         self.whole = False
 
@@ -34,28 +34,28 @@ class Listener(Thread):
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_clients_are_notified_of_a_stop_without_an_exception(made: Rig, signals: int) -> None:
-    conversation = made.conversation()
-    before = len(made.server.said.read_text())
-    with Chat(made.server, conversation, Ledger()) as chat, Chat(made.server, made.conversation(), Ledger()) as idle:
+def test_clients_are_notified_of_a_stop_without_an_exception(rig: Rig, signals: int) -> None:
+    conversation = rig.conversation()
+    before = len(rig.server.log_path.read_text())
+    with Chat(rig.server, conversation, Ledger()) as chat, Chat(rig.server, rig.conversation(), Ledger()) as idle:
         turn = chat.send(f"Go {conversation} lasting", conversation)["turnId"]
         chat.until(lambda event: event["type"] == "text")
-        listener = Listener(made, turn)
+        listener = Listener(rig, turn)
         listener.start()
         while len(listener.lines) < 10:
             chat.hear()
         if signals == 2:
-            os.kill(made.server.pid, signal.SIGINT)
-        code = made.server.terminate()
+            os.kill(rig.server.pid, signal.SIGINT)
+        code = rig.server.terminate()
         listener.join(PATIENCE)
         with suppress(Dead):
             while True:
                 chat.hear()
         with pytest.raises(Dead):
             idle.hear()
-    made.server.start()
+    rig.server.start()
     assert code == 0
-    assert "Traceback" not in made.server.said.read_text()[before:]
+    assert "Traceback" not in rig.server.log_path.read_text()[before:]
     if signals == 1:
         assert chat.asides == ["SERVER_STOPPING"]
         assert (chat.closed, idle.closed) == (1012, 1012)
@@ -64,8 +64,8 @@ def test_clients_are_notified_of_a_stop_without_an_exception(made: Rig, signals:
         assert data[-2:][0] == "event: notice"
         assert json.loads(data[-1].removeprefix("data: "))["code"] == "SERVER_STOPPING"
         assert not data[-3].startswith("id: "), "the client's last id must stay the one of the last event"
-    made.server.call("POST", f"/api/conversations/{conversation}/interrupt", {})
-    assert json.loads(made.server.log(turn)[-1])["type"] == "interrupted"
+    rig.server.call("POST", f"/api/conversations/{conversation}/interrupt", {})
+    assert json.loads(rig.server.log(turn)[-1])["type"] == "interrupted"
 
 
 PLACES = ("commit.begin:1", "delete.marked:1", "delete.unlinked:1")
@@ -75,33 +75,33 @@ PLACES = ("commit.begin:1", "delete.marked:1", "delete.unlinked:1")
     "place",
     [
         *PLACES[2:],
-        *(pytest.param(each, marks=pytest.mark.nightly("a later kill runs every time")) for each in PLACES[:2]),
+        *(pytest.param(place, marks=pytest.mark.nightly("a later kill runs every time")) for place in PLACES[:2]),
     ],
 )
-def test_a_deletion_killed_at_any_point_is_finished_by_the_next_start(made: Rig, place: str) -> None:
-    documents = f"/api/domains/{made.domain}/documents"
+def test_a_deletion_killed_at_any_point_is_finished_by_the_next_start(rig: Rig, place: str) -> None:
+    documents = f"/api/domains/{rig.domain}/documents"
     name = place.replace(":", "-").replace(".", "-") + ".md"
     text = f"# Holidays\n\nEveryone has {name} days of paid leave.\n".encode()
     border = b'--x\r\nContent-Disposition: form-data; name="f"; filename="%b"\r\n\r\n' % name.encode()
     body = border + text + b"\r\n--x--\r\n"
-    sent = made.server.send("POST", documents, body, {"Content-Type": "multipart/form-data; boundary=x"})
-    document = sent["items"][0]["id"]
-    while made.server.call("GET", f"{documents}/{document}")["status"] != "indexed":
+    uploaded = rig.server.send("POST", documents, body, {"Content-Type": "multipart/form-data; boundary=x"})
+    document = uploaded["items"][0]["id"]
+    while rig.server.call("GET", f"{documents}/{document}")["status"] != "indexed":
         pause_thread()
-    made.server.arm(place)
+    rig.server.arm(place)
     with pytest.raises(Dead):
-        made.server.call("DELETE", f"{documents}/{document}")
-    made.server.died()
-    made.server.start()
-    listed = [each["id"] for each in made.server.call("GET", documents)["items"]]
+        rig.server.call("DELETE", f"{documents}/{document}")
+    rig.server.wait_until_dead()
+    rig.server.start()
+    document_ids = [document_row["id"] for document_row in rig.server.call("GET", documents)["items"]]
     if place == "commit.begin:1":  # nothing was acknowledged or begun
-        assert listed == [document]
-        made.server.call("DELETE", f"{documents}/{document}")
+        assert document_ids == [document]
+        rig.server.call("DELETE", f"{documents}/{document}")
     else:
-        assert listed == []
+        assert document_ids == []
         with pytest.raises(Refused):
-            made.server.call("DELETE", f"{documents}/{document}")
-    assert made.server.call("POST", f"{documents}/search", {"query": "paid leave"})["hits"] == []
-    folder = made.server.data / "workspaces" / made.domain / "documents"
+            rig.server.call("DELETE", f"{documents}/{document}")
+    assert rig.server.call("POST", f"{documents}/search", {"query": "paid leave"})["hits"] == []
+    folder = rig.server.data / "workspaces" / rig.domain / "documents"
     assert [path.name for path in folder.iterdir()] == []
-    assert made.server.call("POST", f"{documents}/rescan") == {"added": 0}
+    assert rig.server.call("POST", f"{documents}/rescan") == {"added": 0}

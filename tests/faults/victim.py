@@ -44,8 +44,8 @@ SAMPLE_SECONDS = 0.002
 class WrongClock:
     """Returns a wrong time of day in this process."""
 
-    def __init__(self, wrong: float) -> None:
-        self.wrong = wrong
+    def __init__(self, offset: float) -> None:
+        self.wrong = offset
         seconds, nanoseconds = time.time, time.time_ns
         time.time = lambda: seconds() + self.wrong
         time.time_ns = lambda: nanoseconds() + round(self.wrong * 10**9)
@@ -76,12 +76,14 @@ class SlowCallbacks:
         def measured(handle: asyncio.events.Handle) -> None:
             samples.clear()
             running.set()
-            began = time.thread_time(), time.process_time(), time.perf_counter()
+            start = time.thread_time(), time.process_time(), time.perf_counter()
             run(handle)
             running.clear()
             cpu, process, wall = (
-                1000 * (now - then)
-                for now, then in zip((time.thread_time(), time.process_time(), time.perf_counter()), began, strict=True)
+                1000 * (clock_end - clock_start)
+                for clock_end, clock_start in zip(
+                    (time.thread_time(), time.process_time(), time.perf_counter()), start, strict=True
+                )
             )
             if max(cpu, process) >= 1000 * SLOW_SECONDS:
                 figures = {"cpu": cpu, "process": process, "wall": wall, "callback": _name_of(handle)}
@@ -138,16 +140,16 @@ class Failpoints:
             self._name, self._number = name, int(number or 1)
             self.counts.clear()
 
-    def __call__(self, here: str) -> None:
+    def __call__(self, place: str) -> None:
         with self._lock:
             if self._refusals:
-                self._writes += here == "commit.begin"
-                if here == "commit.begin" and self._writes >= self._full_at:
+                self._writes += place == "commit.begin"
+                if place == "commit.begin" and self._writes >= self._full_at:
                     self._refusals -= 1
                     raise StorageFull("no space left on device")
                 return
-            self.counts[here] += 1
-            if here == self._name and self.counts[here] == self._number:
+            self.counts[place] += 1
+            if place == self._name and self.counts[place] == self._number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -169,9 +171,9 @@ class WatchedConnection:
 
     def offer(self, text: bytes) -> bool:
         self._points("send.begin")
-        written = self._connection.offer(text)
+        is_written = self._connection.offer(text)
         self._points("send.end")
-        return written
+        return is_written
 
     def hold(self, texts: Sequence[bytes]) -> None:
         self._points("send.begin")
@@ -228,8 +230,8 @@ async def _run(data: Path, clock: WrongClock) -> None:
             sys.stdout.flush()
 
         with failpoints.heard_by(points):
-            opened = open_application(settings, any_command=True, unsandboxed=True, revisions=_tables())
-            async with opened as application:
+            running = open_application(settings, any_command=True, unsandboxed=True, revisions=_tables())
+            async with running as application:
                 application.app.add_middleware(Watched, points=points, clock=clock)
                 await serve(application, listener, say)
 
