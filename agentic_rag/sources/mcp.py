@@ -138,12 +138,12 @@ class McpReader:
         cursor: str | None = None
         while True:
             answer, cursor = await self._server.list_resources(cursor)
-            listed, left_out, problem = read_resources(answer)
+            resources, left_out, problem = read_resources(answer)
             if problem:
                 raise SourceUnreadable(problem)
             for note in left_out:
                 listed.notes.add(note)
-            for resource in listed:
+            for resource in resources:
                 if self._wanted.match(resource.uri):
                     listed.add(
                         SourceItem(

@@ -25,7 +25,7 @@ def example_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     """
     folder = tmp_path_factory.mktemp("examples")
     with serving(folder / "data", AGENTIC_RAG_EMBEDDING="none") as server:
-        anyio.run(server.indexed)
+        anyio.run(server.wait_until_indexed)
         rules = {"toolPolicy": {"search_documents": "ask"}}
         asking = str(server.call("POST", "/api/domains", {"name": "Asking", "settings": rules})["id"])
         created = server.call("POST", "/api/keys", {"user": "ann", "role": "member", "domains": ["demo", asking]})

@@ -169,7 +169,7 @@ class Listener:
     def __init__(self) -> None:
         self.signed_in_accounts: list[tuple[str, str, str]] = []
 
-    async def complete_sign_in(self, domain_id: str, server: str, user_id: str) -> None:
+    async def signed_in(self, domain_id: str, server: str, user_id: str) -> None:
         self.signed_in_accounts.append((domain_id, server, user_id))
 
 

@@ -208,7 +208,7 @@ async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path,
         slower.until.set()
         for server in (a, b):
             await server.runtime.renew_leases()
-            assert server.ended == []
+            assert server.ended_turns == []
         events_of_owner = await listen(a, accepted_turn.turn_id)
         assert [event for event in events if event in events_of_owner] == events_of_owner
 
