@@ -96,6 +96,54 @@ def test_paths_named_by_the_map_exist(page: str) -> None:
     assert not missing_places, missing_places
 
 
+CITED_TESTS = re.compile(r"`(test_\w+)`(?: \(((?:`\w+`(?:, )?)+)\))?")
+"""A file of tests, and in brackets parts of the names of its tests."""
+
+
+def test_tests_named_by_the_threat_model_exist() -> None:
+    page = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+    missing_tests = [
+        f"{file} {part}"
+        for file, parts in CITED_TESTS.findall(page)
+        for part in re.findall(r"\w+", parts) or [""]
+        if not any(re.search(rf"def test_\w*{part}", text(path)) for path in ROOT.glob(f"tests/**/{file}.py"))
+    ]
+    assert missing_tests == []
+
+
+def defined_names(module: str) -> set[str] | None:
+    """Return the names that a module of this repository defines or imports, or None if it does not exist."""
+    place = ROOT.joinpath(*module.split("."))
+    path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    if not path.exists():
+        return None
+    names = {file.stem for file in place.glob("*")} if place.is_dir() else set()
+    for node in ast.walk(ast.parse(text(path))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+    return names
+
+
+def test_imports_of_scripts_exist() -> None:
+    """No other check reads the scripts: mypy does not, and most of them no test runs."""
+    broken_imports = [
+        f"{path.name}:{node.lineno}: {node.module}.{alias.name}"
+        for path in sorted(ROOT.glob("scripts/*"))
+        if path.is_file() and ("python" in text(path).partition("\n")[0] or path.suffix == ".py")
+        for node in ast.walk(ast.parse(text(path)))
+        if isinstance(node, ast.ImportFrom)
+        and node.module is not None
+        and node.module.partition(".")[0] in ("agentic_rag", "mcp_servers", "tests", "bench")
+        for alias in node.names
+        if alias.name not in (defined_names(node.module) or ())
+    ]
+    assert broken_imports == []
+
+
 def python_texts() -> Iterator[tuple[Path, str]]:
     for path in [*sources(), *ROOT.glob("tests/**/*.py"), *(path for path in ROOT.glob("scripts/*") if path.is_file())]:
         yield path, text(path)
