@@ -47,9 +47,10 @@ async def test_a_search_shows_the_weights_of_each_passage_and_whether_the_model_
         scores = sorted(candidate["relevanceScore"] for candidate in candidates)
         narrowed = await search(rig, domain, "paid leave", threshold=(scores[-2] + scores[-1]) / 2)
         assert [candidate["aboveThreshold"] for candidate in narrowed["candidates"]].count(True) == 1
-        assert [candidate["relevanceScore"] for candidate in narrowed["candidates"]] == [
-            candidate["relevanceScore"] for candidate in candidates
-        ]
+        # Rounded differently if the domain's calibration was computed in between.
+        assert [candidate["relevanceScore"] for candidate in narrowed["candidates"]] == pytest.approx(
+            [candidate["relevanceScore"] for candidate in candidates], rel=1e-6
+        )
         assert len(narrowed["hits"]) == 1
         assert (await search(rig, domain, "paid leave", threshold=1))["hits"] == []
 

@@ -137,7 +137,7 @@ async def test_a_document_reader_sees_only_its_file(tmp_path: Path) -> None:
     # The home folder may hold the interpreter.
     assert all(str(Path.home() / name) in sys.base_prefix for name in report["home"])
     assert report["uid"] == 65534
-    assert set(report["variables"]) <= {"LC_CTYPE", "PWD", "PYTHONPATH", "PYTHONUTF8"}
+    assert set(report["variables"]) <= {"LC_CTYPE", "ORT_DISABLE_TELEMETRY", "PWD", "PYTHONPATH", "PYTHONUTF8"}
     assert not report["network"]
     assert report["processes"] <= 4
 

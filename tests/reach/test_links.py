@@ -12,6 +12,7 @@ import anyio
 import httpx2
 import pytest
 
+from agentic_rag.server.routes.answer_links import MAX_FIELDS
 from agentic_rag.store.clock import later
 from agentic_rag.store.waits import WAITS
 from agentic_rag.testing.scripted import Scripted
@@ -100,7 +101,7 @@ async def test_edited_arguments_are_used_and_invalid_ones_keep_the_wait_open(tmp
             assert problem in response.text
         assert (await question.post(action="explode")).status_code == 422
         assert (await question.post()).status_code == 422
-        fields = dict.fromkeys(map(str, range(300)), "1")
+        fields = dict.fromkeys(map(str, range(MAX_FIELDS + 1)), "1")
         assert (await question.post(action="accept", **fields)).status_code == 422
         assert await question.state() == "open"
         page = (await question.get()).text
