@@ -206,6 +206,7 @@ def _helper() -> socket.socket:
         except ConnectionRefusedError:  # bound, but not listening yet
             pause_thread()
         else:
+            atexit.register(connection.close)
             return connection
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.ingestion.test_traces import read_retrieval
 from tests.retriever.tiny_reranker import write_reranker
 from tests.server.rig import Json, Rig
