@@ -15,7 +15,7 @@ from agentic_rag.directory.collection import collection_of
 from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Step, say, use
-from tests.evaluation.test_runs import QUESTIONS, TOPICS, case, make_filled_domain, run, try_change
+from tests.evaluation.test_runs import QUESTIONS, TOPICS, FullDisk, case, make_filled_domain, run, try_change
 from tests.server.rig import WAIT_SECONDS, Rig
 from tests.waiting import pause
 
@@ -48,6 +48,19 @@ async def test_a_worse_prompt_is_evaluated_with_answers_and_a_harmless_one_appli
         assert drafts[0]["state"] == "applied"
         (component,) = (await rig.ok("GET", f"{path}/prompt-components"))["items"]
         assert component["content"] == "Be kind.\n"
+
+
+async def test_a_passed_change_is_applied_once_the_disk_has_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentic_rag.evaluation.runs.RETRY_SECONDS", 0.01)
+    async with Rig(tmp_path, *[Answering()] * 24, failpoint=FullDisk("evaluation.decided", 3)) as rig:
+        domain = await make_filled_domain(rig, evaluation={"answers": True})
+        path = f"/api/domains/{domain}/prompt-components"
+        assert (await rig.refused("PUT", f"{path}/tone.md", {"content": "Be kind.\n"}))[1] == "CHANGE_ON_TRIAL"
+        (draft,) = await wait_for_decisions(rig, domain, 1)
+        assert draft["state"] == "applied"
+        assert [component["content"] for component in (await rig.ok("GET", path))["items"]] == ["Be kind.\n"]
 
 
 async def wait_for_decisions(rig: Rig, domain: str, count: int) -> list[Json]:

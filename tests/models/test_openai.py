@@ -366,6 +366,21 @@ def test_what_follows_the_finish_reason_still_becomes_a_whole_block(late: Block,
     assert find_end(events).stop_reason == reason
 
 
+def test_an_answer_with_an_open_piece_behind_the_finish_reason_is_not_finished() -> None:
+    decoder = ChatDecoder("small-1")
+    call = {"tool_calls": [{"index": 0, "id": "call_a", "function": {"name": "look", "arguments": '{"a": '}}]}
+    finished = []
+    for choice in (
+        {"delta": {"content": "Well."}, "finish_reason": "stop"},
+        {"delta": {"content": " More."}},
+        {"delta": call},
+        {"delta": {}, "finish_reason": "tool_calls"},
+    ):
+        list(decoder.decode(json.dumps({"choices": [choice]}).encode()))
+        finished.append(decoder.finished)
+    assert finished == [True, False, False, True]
+
+
 async def test_models_listed_by_a_service_are_known() -> None:
     async with connect(models=("small-1", "big-1")) as (model, _):
         assert await model.list_names() == ("small-1", "big-1")

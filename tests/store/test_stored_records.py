@@ -1,4 +1,4 @@
-"""Usage, payloads, compactions and leases on each database."""
+"""Usage, payloads, compactions, evaluation runs and leases on each database."""
 
 import hashlib
 from pathlib import Path
@@ -9,13 +9,14 @@ from sqlalchemy import Connection
 from agentic_rag.base.errors import LeaseLost, StorageFull
 from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import SessionId, TurnId
-from agentic_rag.store import compactions, payloads, sessions, turns, usage
+from agentic_rag.store import compactions, domains, evaluation, payloads, sessions, turns, usage
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
+from agentic_rag.store.evaluation import RunRecord, RunState
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.sessions import SessionLabels
 
-from .records import AT, compaction, message, payload, turn, usage_record
+from .records import AT, compaction, domain, message, payload, turn, usage_record
 
 
 async def test_usage_is_read_unchanged_and_summed_by_turn(database: Database) -> None:
@@ -107,3 +108,25 @@ async def test_a_payload_that_cannot_be_written_is_storage_full(tmp_path: Path) 
     (tmp_path / "payloads").write_bytes(b"a file where the folder should be")
     with pytest.raises(StorageFull):
         await PayloadFiles(tmp_path / "payloads").write(new_id("ref"), b"x")
+
+
+async def test_a_run_is_queued_again_only_by_the_process_that_runs_it(database: Database) -> None:
+    record = RunRecord(
+        id="run_1",
+        domain_id="dom_1",
+        tier="retrieval",
+        purpose="check",
+        subject={},
+        case_ids=["case_1"],
+        user_id="ann",
+        created_at=AT,
+    )
+    await database.write(lambda conn: domains.insert(conn, domain()))
+    await database.write(lambda conn: evaluation.insert_run(conn, record))
+    await database.write(lambda conn: evaluation.claim_run(conn, "retrieval", "replica_b", AT, ""))
+    states = []
+    for owner in ("replica_a", "replica_b"):
+        await database.write(lambda conn, owner=owner: evaluation.requeue_run(conn, "run_1", owner))
+        run = await database.read(lambda conn: evaluation.get_run(conn, "dom_1", "run_1"))
+        states.append(None if run is None else run.state)
+    assert states == [RunState.RUNNING, RunState.QUEUED]
