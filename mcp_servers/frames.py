@@ -82,7 +82,7 @@ def send_frame(sink: int, frame: Frame) -> None:
         BrokenPipeError: the other process has closed the pipe.
     """
     view = memoryview(frame.encode())
-    while view:  # a pipe takes only a part of a large frame at a time
+    while view:  # a pipe takes a large frame in several parts
         view = view[os.write(sink, view) :]
 
 

@@ -288,7 +288,7 @@ class Application:
 async def load_what_turns_need(model: Model, pool: McpPool, health: Health, seconds: float = LOADING_SECONDS) -> None:
     """Load the clients of model and tools before the server reports that it is ready.
 
-    After ``seconds`` the server is ready anyway, and turns wait for what is missing or report the problem.
+    After ``seconds`` the server reports that it is ready. Turns then wait for the missing parts or report the problem.
     """
     try:
         with anyio.move_on_after(seconds) as loading:
@@ -301,7 +301,7 @@ async def load_what_turns_need(model: Model, pool: McpPool, health: Health, seco
         if loading.cancelled_caught:
             log.warning("what turns need is not loaded after %g s: turns wait for it", seconds)
     finally:
-        garbage.set_aside()  # what is loaded now lives as long as the process
+        garbage.set_aside()  # the loaded modules are never freed
         health.end_loading()
 
 
@@ -543,7 +543,7 @@ async def _open_ground(
     threads, watched = DomainThreads(), WatchedWorkspaces(settings.roles)
     stack.callback(watched.close)
     spending = Spending(database, read_prices(settings.prices))
-    await spending.release_left()  # before this process makes reservations of its own
+    await spending.release_left()  # before this process makes reservations
     await spending.refresh()
     counts = Counts() if settings.metrics == "on" else None
     return Ground(

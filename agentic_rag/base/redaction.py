@@ -43,7 +43,7 @@ _HEAD = 4
 _NO_UTF8 = bytes.fromhex("c0 c1 f5 f6 f7 f8 f9 fa fb fc fd fe")
 """Bytes that UTF-8 never uses."""
 _NEVER = tuple(b"\xff" + bytes(pair) + _NO_UTF8[::-1] for pair in product(_NO_UTF8, repeat=2))
-"""Patterns that occur in no UTF-8 text and hardly in other files, added to every search.
+"""Patterns that never occur in UTF-8 text and rarely in other files, added to every search.
 
 With few patterns, the library compares each one again at every place where it may begin, which is slow for a periodic
 value in a periodic text. With this many it runs the automaton alone. No form contains a byte of them, so in a binary

@@ -90,7 +90,7 @@ def approve(
             say_network_ends_keyless(data, url)
         if not yes and sys.stdin.isatty():
             typer.confirm("Allow this?", abort=True, err=True)  # on stderr, because stdout is for the result
-        # With the fingerprint of what was shown: if the request has changed since, the server refuses.
+        # With the fingerprint of the shown request: the server refuses if it has changed since.
         decided = await client.call("POST", f"{path}/approve", json={**grant, "fingerprint": request["fingerprint"]})
         with anyio.move_on_after(INSTALL_SECONDS):
             while decided["state"] == "approved":

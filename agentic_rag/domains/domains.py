@@ -316,7 +316,7 @@ class Domains:
             InvalidInput, ServerReserved, CommandNotAllowed: a value is invalid; nothing was changed.
         """
         await self._directory.get(domain_id)
-        # A merge reads the record first. Two of them at a time would lose one change, or retry without need.
+        # A merge reads the record first. Two concurrent merges would lose one change, or retry without need.
         async with self.changing(domain_id):
             while True:
                 try:

@@ -110,7 +110,7 @@ def read_notifications(value: Json, path: str) -> BundledNotifications:
     """Return the endpoints, schedules and sources of a bundle. Invalid ones become notes."""
     notes: list[Note] = []
     bundled_endpoints = _read(value, "endpoints", BundledEndpoint, path, notes)
-    # Unlike endpoints, schedules and sources have names of their own within a domain: the last one of a name counts.
+    # Unlike endpoints, schedules and sources have unique names in a domain: the last one of a name counts.
     named_schedules = {schedule.name: schedule for schedule in _read(value, "schedules", BundledSchedule, path, notes)}
     named_sources = {source.name: source for source in _read(value, "sources", SourceForm, path, notes)}
     for name, source in list(named_sources.items()):

@@ -177,7 +177,7 @@ class _Place:
             sealed = seal_values(entry, sealed_names, pasted.path, self.unsealed)
         except InvalidInput as exc:
             errors += problems_of(exc)
-            # The row is refused anyway. Masks in place of all values keep its secrets out of the answer.
+            # The row is refused. Masks in place of all values keep its secrets out of the answer.
             sealed = entry.with_values({(place, name): SealedValue() for place, name, _ in entry.values})
         errors += misplaced_secrets(pasted.path, entry, self.secrets)
         if isinstance(pasted.pasted, Mapping) and pasted.pasted.get("envFile"):

@@ -490,7 +490,7 @@ class SignIns:
             raise SignInProblem("another user or another browser started it")
         pending = await self._read_pending(record)
 
-        # Before the request for tokens: a state works once, whatever that request answers.
+        # Before the request for tokens: a state is valid once, also if that request fails.
         def use_up(conn: Connection) -> bool:
             secrets.delete(conn, record.domain_id, [pending_name(record.id)])
             return sign_ins.take(conn, record.id)
@@ -536,7 +536,7 @@ class SignIns:
         if before is not None and record.step_up and before.url == record.url:
             recent = before.stepped_at is not None and before.stepped_at > later(-STEP_UP_SECONDS)
             count = (before.step_ups if recent else 0) + pending.cost
-            # A new sign-in must not reset the limit: the server could ask for more rights for ever.
+            # A new sign-in must not reset the limit: the server could ask for more rights again and again.
             account = account.replace(step_ups=count, stepped_at=before.stepped_at if recent else now())
         with acting_for(signed_in_by):
             entry = change(

@@ -200,7 +200,7 @@ class WatchedWorkspaces:
         with self._lock:
             if self._inotify < 0 or len(watched.watches) >= MOST_FOLDERS:
                 raise OSError("closed, or too many folders")
-            # By the open descriptor, since another folder may have this name by now.
+            # By the open descriptor, since another folder may have taken this name.
             watch: int = self._libc.inotify_add_watch(self._inotify, b"/proc/self/fd/%d" % opened, mask)
             if watch < 0:
                 raise OSError(ctypes.get_errno(), "no watch")

@@ -239,7 +239,7 @@ class Maintenance:
         keep = timedelta(hours=self._settings.run_log_hours)
         before = (datetime.now(UTC) - keep).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
         while await self._db.write(partial(run_events.prune, ended_before=before)):
-            pass  # each call is a transaction of its own, between which others can write
+            pass  # each call is a separate transaction, and others can write between them
         for prune in (images.prune, prompts.prune):  # rows of deleted turns and sessions
             await self._db.write(partial(prune, made_before=before))
 

@@ -168,7 +168,7 @@ class Extraction:
 
         def keep(conn: Connection) -> None:
             count(conn)
-            # In one transaction with the usage: a crash must neither lose what was paid for nor pay for it again.
+            # In one transaction with the usage: a crash must neither lose a paid result nor pay for it twice.
             extractions.keep(conn, row.session_id, proposals, row.turn_ids)
 
         try:
@@ -189,7 +189,7 @@ class Extraction:
         account: Account,
     ) -> tuple[str, str]:
         """Return the answer and stop reason of the first model that is neither busy nor declines."""
-        # The last model's answer counts whatever it is: there is no other one to ask.
+        # The last model's answer counts in any case, because no other model is left.
         *earlier, last = names
         for name in earlier:
             try:
@@ -250,7 +250,7 @@ class Extraction:
         await self._threads.run(binding.workspace, work)
 
     async def _try_later(self, row: ExtractionRecord) -> None:
-        # Stored proposals are paid for, so saving them is tried for ever.
+        # The proposals are paid for, so saving them is retried without end.
         if row.tries + 1 >= MAX_TRIES and not row.proposed_from:
             await self._strike_out(row, row.turn_ids)
         else:

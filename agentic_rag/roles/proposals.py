@@ -184,7 +184,7 @@ def engram_of(proposal: MemoryProposal, number: int, now_ms: int, author: str) -
     schema = "\n".join(proposal["keywords"])
     if len(proposal["keywords"]) < 2:
         raise BadEngram(number, "two keywords are needed.")
-    # The strength of a memory that nobody asked for: below one that the role saves itself.
+    # The strength of a proposed memory: below one that the role saves.
     built = make_engram(number, NewEngram(proposal["content"], schema, 0.6, "ATOMIC"), now_ms)
     digest = hashlib.sha256(f"{proposal['turn']}/{number}".encode()).hexdigest()
     engram = Engram(

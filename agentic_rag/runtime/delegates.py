@@ -97,7 +97,7 @@ class Delegations:
         if request.role not in parent.definition.binding.sub_roles:
             return ChildAnswer(f"There is no role {request.role!r} to delegate to.", failed=True)
         try:
-            # Held until the answer is read, so that at most so many delegates of one depth run at a time.
+            # Held until the answer is read, so that the number of concurrent delegates of one depth is limited.
             async with self._slot(parent):
                 row = await self._work(parent, request)
                 return await parent.resources.database.read(lambda conn: _answer(conn, row))

@@ -248,7 +248,7 @@ class HumanInput:
 
             async def end() -> None:
                 def store(conn: Connection) -> None:
-                    # The turn may be suspended by now, and no process waits for the event.
+                    # The turn may be suspended, and then no process waits for the event.
                     if waits.finish(conn, record.id, state, answer=None, by="", at=now()):
                         turns.wake(conn, record.root_turn_id)
 

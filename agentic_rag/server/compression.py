@@ -66,7 +66,7 @@ class Compression:
 def _may_compress(message: Message) -> bool:
     headers = Headers(raw=message["headers"])
     return (
-        message["status"] not in (204, 206, 304)  # two have no body, and a range is of the bytes as they are stored
+        message["status"] not in (204, 206, 304)  # 204 and 304 have no body, and a range counts the stored bytes
         and "content-encoding" not in headers
         and "content-disposition" not in headers
         and headers.get("content-type", "").startswith(TYPES)

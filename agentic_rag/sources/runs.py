@@ -385,7 +385,7 @@ class _Run:
     async def _read(self, reader: ItemReader, item: SourceItem, row: SourceItemRecord | None) -> None:
         """Read an item and store its document. An error of the item costs only the item.
 
-        ``row``: what is stored of the item; None if it is new.
+        ``row``: the stored record of the item; None if it is new.
         """
         source = self._source
         current = row if row is not None and not row.error_code and self._is_current(row) else None

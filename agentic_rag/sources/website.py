@@ -300,7 +300,7 @@ class WebsiteReader:
 
     async def _chunks(self, response: httpx2.Response, limit: int, name: str) -> AsyncIterator[bytes]:
         """Yield a body of at most ``limit`` bytes, within `BODY_SECONDS`."""
-        # One deadline for the whole body: the client's own time limit begins anew with each byte.
+        # One deadline for the whole body: the client's own time limit restarts with each byte.
         deadline, size = anyio.current_time() + BODY_SECONDS, 0
         parts = response.aiter_raw()
         while True:

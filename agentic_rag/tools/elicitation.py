@@ -124,7 +124,7 @@ def answered_round(answer: InputGiven | None) -> InputRound | None:
     if answer is None or round_state is None:
         return None
     still_open = dict(round_state["open"])
-    # One question is asked at a time, so the answer belongs to the first open one.
+    # Only one question is open, so the answer belongs to it.
     key, params = next(iter(still_open.items()))
     del still_open[key]
     answers = {**round_state["answers"], key: result_of(answer, params)}
@@ -136,7 +136,7 @@ def answered_round(answer: InputGiven | None) -> InputRound | None:
 def result_of(answer: InputGiven, params: Json) -> Json:
     """Return a person's answer as an ``ElicitResult``."""
     result: dict[str, Any] = {"action": ACTIONS[answer.action]}
-    # Of a page that a person opened, the server learns by itself what was entered there.
+    # The server itself receives the input on a page that a person opened.
     if answer.action is WaitAction.ACCEPT and params.get("mode") != "url":
         result["content"] = dict(answer.content)
     return result

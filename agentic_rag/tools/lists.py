@@ -74,7 +74,7 @@ class ToolLists:
         key = (spec.domain, spec.name, spec.owner)
         entry = spec.entry.hash()
         cached = self._cache.get(key)
-        # The usual case, without the lock: the connection's list is the same object until the server lists anew.
+        # The usual case, without the lock: the connection's list is the same object until the server lists again.
         if cached is not None and cached.stored.entry == entry and cached.listed is listed:
             return cached.tools, cached.changed
         async with self._writing:

@@ -117,7 +117,7 @@ def read_task(sent: Json) -> TaskReport:
     message, interval, error = sent.get("statusMessage"), sent.get("pollIntervalMs"), sent.get("error")
     poll = POLL_SECONDS
     if is_finite_number(interval):
-        # The server's wish, within bounds: polling for ever faster would cost both sides.
+        # The server's wish within limits, because polling too often would cost both sides.
         poll = min(max(interval / 1000, SHORTEST_POLL), LONGEST_POLL)
     problem = error.get("message") if isinstance(error, dict) else None
     result, requests = sent.get("result"), sent.get("inputRequests")

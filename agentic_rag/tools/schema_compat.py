@@ -614,7 +614,7 @@ class _SchemaConversion:
                 return beside
             name = self._name_def(reference)
             self._def_names[id(target)] = name
-            # Converted later, with the depth of the top: nesting counts from each definition anew.
+            # Converted later, with the depth of the top: nesting is counted from each definition.
             self._defs[name] = {}
             self._pending.append((name, target))
         return {"$ref": f"#/$defs/{name}", **beside}

@@ -49,7 +49,7 @@ async def test_a_search_shows_the_weights_of_each_passage_and_whether_the_model_
         scores = sorted(candidate["relevanceScore"] for candidate in candidates)
         narrowed = await search(rig, domain, "paid leave", threshold=(scores[-2] + scores[-1]) / 2)
         assert [candidate["aboveThreshold"] for candidate in narrowed["candidates"]].count(True) == 1
-        # Rounded differently if the domain's calibration was computed in between.
+        # The last digits may differ from search to search.
         assert [candidate["relevanceScore"] for candidate in narrowed["candidates"]] == pytest.approx(
             [candidate["relevanceScore"] for candidate in candidates], rel=1e-6
         )

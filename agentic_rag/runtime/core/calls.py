@@ -310,7 +310,7 @@ def plan_call(
         refusal = error_outcome(
             f"There is no tool {name!r}. The tools are: {', '.join(listed) or 'none'}{search_hint}."
         )
-    # The order decides what the model is told: a denial must not depend on whether the arguments fit.
+    # The order decides the model's error message: a denial must not depend on whether the arguments fit.
     elif SECRET in block:
         refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),)), DenialReason.SECRET
     elif BROKEN_INPUT in block:

@@ -361,7 +361,7 @@ def _functions_of(call: OpenAiCall, inner: str) -> ClientFunctions:
     for name in named:
         if name not in names:
             raise InvalidInput("tool_choice", f"{name[:80]!r} is none of the `tools`.")
-    if choice == "none":  # after the checks: a malformed tool is refused whatever the choice
+    if choice == "none":  # after the checks, because a malformed tool is refused with every choice
         return NO_FUNCTIONS
     if choice == ANY_FUNCTION and not functions:
         raise InvalidInput("tool_choice", "'required' needs `tools`: the domain's own tools are the model's choice.")

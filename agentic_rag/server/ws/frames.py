@@ -171,7 +171,7 @@ def read_frame(value: Json, *, forbid_unknown: bool = False) -> ClientFrame:
     if model is None:
         problem = f"{kind[:40]!r} is not known" if isinstance(kind, str) else "a string is required"
         raise InvalidInput("type", f"{problem}. Known: {', '.join(FRAMES)}.")
-    # A client must be able to stop its turn, whatever else its frame holds.
+    # A client must be able to stop its turn, even if the rest of its frame is invalid.
     if forbid_unknown and model is not InterruptFrame:
         for key in unknown_keys(model, value):
             if key != "type":

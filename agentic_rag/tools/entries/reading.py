@@ -520,7 +520,7 @@ class _EntryReader:
         args: list[str] = []
         with self.notes.attempt():
             kind = self._kind()
-        # After an unusable type the rest is read by what is there, so that all problems are reported at once.
+        # After an unusable type the other keys are still read, so that all problems are reported together.
         kind = kind or ("stdio" if self.pasted.get("command") else "")
         if kind == "stdio":
             with self.notes.attempt():

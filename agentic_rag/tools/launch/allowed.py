@@ -300,7 +300,7 @@ def _program_table(
         elif arg in scripts or arg.startswith(("./", "../")) or (local_name(arg) and (local / arg).is_file()):
             names |= list_local_files(local, _find_relative(arg, index, local), f"args.{index}")
     files |= {place: file_hash(place) for place in names.values()}
-    # A program that a model or a child can write would make its hash a promise that nobody keeps.
+    # A program that a model or a child can write would make its hash meaningless.
     for file in (path, *files):
         refuse_inside(file, kept_out, "command")
     table = {"executable": path, "command": program.name, "sha256": file_hash(path), "files": files}

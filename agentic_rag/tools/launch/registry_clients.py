@@ -273,7 +273,7 @@ class RegistryClients:
                 place = Path(os.path.realpath(written_path))
                 if place.name == "simple":  # the files of a static index are beside it
                     place = place.parent
-                # The sandbox has /usr anyway, and a file that only root may read must stay hidden.
+                # The sandbox has /usr already, and a file that only root may read must stay hidden.
                 if place.is_relative_to("/usr") or not _is_public(str(place)):
                     continue
                 if len(place.parts) > 1 and not self.hidden.is_relative_to(place):

@@ -126,7 +126,7 @@ class HttpTransport(anyio.AsyncContextManagerMixin):
         try:
             httpx2.URL(self._endpoint.url)
         except httpx2.InvalidURL as exc:  # unusual spellings of numbers, letters that look like others
-            # The library that connects would refuse the address too, with a text of its own.
+            # The library that connects would refuse the address too, with another error text.
             await self._refused(str(exc))
             raise
         async with AsyncExitStack() as stack:
@@ -271,7 +271,7 @@ class _Bounded(CheckedTransport):
         if status < 400:
             self._observed.like_other |= self._announces
             return self._end(explain_content(request, response, body, self._endpoint), 502, request)
-        # A refusal is reported by its status, whatever its body is: a sign-in may be the answer to it.
+        # A refusal is reported by its status, not its body: a sign-in may be the answer to it.
         if status not in (401, 403) and _is_rpc_error(body) and not self._announces:
             headers = {"content-type": "application/json"}
             return httpx2.Response(status, headers=headers, content=body, request=request)

@@ -158,7 +158,7 @@ class StdioTransport(anyio.AsyncContextManagerMixin):
                 finally:
                     with anyio.CancelScope(shield=True):  # every wait in it is bounded
                         async with anyio.create_task_group() as closing:
-                            # A child that is blocked by a full pipe could not exit by itself.
+                            # A child that is blocked by a full pipe cannot exit.
                             closing.start_soon(_drain, process)
                             await _end(process, self._command.marker)
                             closing.cancel_scope.cancel()
