@@ -1,6 +1,7 @@
 """Usage, payloads, compactions, evaluation runs and leases on each database."""
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ async def test_a_run_is_queued_again_only_by_the_process_that_runs_it(database: 
     await database.write(lambda conn: evaluation.claim_run(conn, "retrieval", "replica_b", AT, ""))
     states = []
     for owner in ("replica_a", "replica_b"):
-        await database.write(lambda conn, owner=owner: evaluation.requeue_run(conn, "run_1", owner))
+        await database.write(partial(evaluation.requeue_run, run_id="run_1", owner=owner))
         run = await database.read(lambda conn: evaluation.get_run(conn, "dom_1", "run_1"))
         states.append(None if run is None else run.state)
     assert states == [RunState.RUNNING, RunState.QUEUED]
