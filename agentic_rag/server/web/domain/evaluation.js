@@ -73,7 +73,7 @@ export async function show(panel, { domain, rest, app, place }) {
       if (!cases.length) return h("div", { class: "stack" }, emptyState(t("evaluation.none"), t("evaluation.noneText"), { icon: "check", actions: [actions] }));
       const own = runs.filter((each) => !each.draftId && each.state === "done");
       return h("div", { class: "stack" },
-        h("div", { class: "row row-apart" }, h("p", { class: "lead" }, verdictOf(summary)), actions),
+        h("div", { class: "row row-apart" }, h("p", { class: "lead" }, verdictOf(runs, summary)), actions),
         running(runs),
         own.length > 0 && chart(own, changes),
         h("section", { class: "stack-small", "aria-label": t("evaluation.cases") }, h("h2", {}, t("evaluation.cases")), caseTable(cases)),
@@ -82,8 +82,12 @@ export async function show(panel, { domain, rest, app, place }) {
     });
   }
 
-  function verdictOf({ retrieval, answers }) {
-    const run = answers?.state === "done" ? answers : retrieval;
+  // The summary was loaded before the runs, so a run may have ended in between. It still knows a run that the newest
+  // runs of drafts pushed out of the list.
+  function verdictOf(runs, summary) {
+    const last = (tier) => runs.find((each) => each.tier === tier && !each.draftId && each.endedAt) ?? summary[tier];
+    const answers = last("answers");
+    const run = answers?.state === "done" ? answers : last("retrieval");
     if (!run || !run.endedAt) return t("evaluation.notRun");
     const judged = run.passed + run.failed;
     const said = t(`evaluation.verdict.${run.tier}`, { passed: run.passed, judged, when: formatAgo(run.endedAt) });
