@@ -15,9 +15,18 @@ from agentic_rag.tools.schema_compat import SchemaFamily
 
 MESSAGES: Final = SchemaFamily("messages")
 """The Messages API, at Anthropic, at the clouds, and at compatible endpoints."""
-OPENAI: Final = SchemaFamily("openai", tuples=False, max_tools=128)
+OPENAI: Final = SchemaFamily("openai", tuples=False, bare_objects=False, max_tools=128, max_description=1024)
 """Chat completions of OpenAI's own models."""
-STRICT_CHAT: Final = SchemaFamily("chat", references=False, recursion=False, formats=False, tuples=False, max_tools=128)
+STRICT_CHAT: Final = SchemaFamily(
+    "chat",
+    references=False,
+    recursion=False,
+    formats=False,
+    tuples=False,
+    bare_objects=False,
+    max_tools=128,
+    max_description=1024,
+)
 """Chat completions of other models. A feature that one of them refuses is used for none of them."""
 
 _CHAT_FAMILIES: Final = ((re.compile(r"(?:\A|/)(?:gpt-|chatgpt-|o\d)", re.IGNORECASE), OPENAI),)

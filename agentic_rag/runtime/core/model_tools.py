@@ -20,6 +20,9 @@ KEPT_SCHEMAS = 4_096
 """Adapted schemas in the cache. The schemas are the same objects from turn to turn."""
 GONE_REFERENCE = "[a tool that is not available any more]"
 
+CUT_MARK = " [cut]"
+"""Ends a description that was longer than a service accepts."""
+
 _adapted: dict[tuple[int, str], tuple[object, AdaptedSchema | RefusedSchema]] = {}
 """Cache by a schema's identity and the family.
 
@@ -138,7 +141,13 @@ def _fit_spec(family: SchemaFamily, spec: ToolSpec | None, refused: Collection[s
     adapted = _adapt_to(family, spec["input_schema"])
     if isinstance(adapted, RefusedSchema):
         return None
-    fitting = spec if adapted.schema is spec["input_schema"] else ToolSpec(**{**spec, "input_schema": adapted.schema})
+    description, most = spec["description"], family.max_description
+    fits = most is None or len(description) <= most
+    if adapted.schema is not spec["input_schema"] or not fits:
+        shown = description if fits else description[: most - len(CUT_MARK)] + CUT_MARK
+        fitting = ToolSpec(**{**spec, "description": shown, "input_schema": adapted.schema})
+    else:
+        fitting = spec
     return None if refused and spec_key(fitting) in refused else fitting
 
 
