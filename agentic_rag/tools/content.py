@@ -105,7 +105,12 @@ def _block(block: types.ContentBlock) -> Block:
     uri = clean_text(str(resource.uri))
     if isinstance(resource, types.TextResourceContents):
         return text_block(f"[resource {uri}]\n{clean_text(resource.text)}")
-    return _image(resource.mime_type or "", resource.blob, f"resource {uri}")
+    media_type = resource.mime_type or ""
+    if media_type.startswith("text/") or media_type == "application/json":
+        return text_block(
+            f"[resource {uri}]\n{clean_text(_decode(_plain_base64(resource.blob)).decode(errors='replace'))}"
+        )
+    return _image(media_type, resource.blob, f"resource {uri}")
 
 
 def _image(media_type: str, data: str, label: str) -> Block:
