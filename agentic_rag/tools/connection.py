@@ -567,7 +567,8 @@ class Connection:
             if self._elsewhere is not None and not self._owned:
                 raise ServerElsewhere(self.name, self._elsewhere.reason)
             reason = "it was stopped" if self._closed else self.reason
-            raise ServerUnavailable(self.name, reason or f"it was not ready after {timeout:g} s")
+            waited = f"it was not ready after {timeout:g} s" if timeout >= 1 else "it is still starting"
+            raise ServerUnavailable(self.name, reason or waited)
         return attempt, attempt.session
 
     async def _list_again(self, attempt: Attempt, session: ClientSession) -> None:
