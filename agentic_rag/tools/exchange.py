@@ -135,6 +135,8 @@ async def list_tools(session: ClientSession) -> tuple[tuple[types.Tool, ...], tu
         try:
             page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursors[-1]))
         except MCPError as exc:
+            if is_session_end(exc):
+                raise
             if len(cursors) > 1:
                 dropped.append(DroppedTool(f"(page {len(cursors)})", f"the server did not list it: {explain(exc)}"))
                 break

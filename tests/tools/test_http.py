@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 import uvicorn
+from mcp.server.mcpserver import Context
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_rag.base.errors import InvalidInput
@@ -279,6 +280,24 @@ async def test_a_server_that_forgets_each_session_is_asked_twice(tmp_path: Path)
         outcome = await call(toolset, "echo", timeout=20, text="hello")
         assert "the server ended the session" in text_of(outcome)
         assert len(app.refused) == 2
+
+
+async def test_tools_are_listed_again_in_a_new_session_if_the_server_forgot_the_old_one(tmp_path: Path) -> None:
+    server = build()
+
+    @server.tool()
+    async def announce(ctx: Context) -> str:
+        await ctx.session.send_tool_list_changed()
+        return "announced"
+
+    app = Forgetful(OldEra(server.streamable_http_app()))
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        assert text_of(await call(toolset, "announce")) == "announced"
+        app.forgotten |= app.sessions
+        again = await open_toolset(hub, [web(base)], wait=START)
+        assert {tool.name for tool in again.tools} == {tool.name for tool in toolset.tools}
+        assert text_of(await call(again, "web__echo", timeout=20, text="hello")) == "hello"
 
 
 @pytest.mark.parametrize("status", [307, 308])

@@ -377,10 +377,15 @@ def _as_error(
 ) -> httpx2.Response:
     """Return a failed answer with a JSON-RPC error as its body, which the library passes to the waiting caller."""
     code = METHOD_NOT_FOUND if status in (404, 405) else INTERNAL_ERROR
-    details = {} if data is None else {"data": data}
-    error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": reason, **details}}
+    error: Json = {"code": code, "message": reason} if data is None else {"code": code, "message": reason, "data": data}
     headers = {"www-authenticate": challenge} if challenge else {}
-    return httpx2.Response(status, headers=headers, json=error, request=request, extensions={REASON: reason})
+    return httpx2.Response(
+        status,
+        headers=headers,
+        json={"jsonrpc": "2.0", "id": None, "error": error},
+        request=request,
+        extensions={REASON: reason},
+    )
 
 
 def _stays(url: httpx2.URL, response: httpx2.Response) -> bool:
