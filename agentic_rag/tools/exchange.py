@@ -338,7 +338,8 @@ def root_cause(exc: BaseException) -> BaseException:
 
 def is_session_end(exc: MCPError) -> bool:
     """Return whether a request was not run, because the server did not know its session any more."""
-    return exc.error.data == SESSION_END
+    data: object = exc.error.data
+    return data == SESSION_END
 
 
 def describe_unparsed(exc: MCPError) -> str:

@@ -141,14 +141,18 @@ def _fit_spec(family: SchemaFamily, spec: ToolSpec | None, refused: Collection[s
     adapted = _adapt_to(family, spec["input_schema"])
     if isinstance(adapted, RefusedSchema):
         return None
-    description, most = spec["description"], family.max_description
-    fits = most is None or len(description) <= most
-    if adapted.schema is not spec["input_schema"] or not fits:
-        shown = description if fits else description[: most - len(CUT_MARK)] + CUT_MARK
-        fitting = ToolSpec(**{**spec, "description": shown, "input_schema": adapted.schema})
-    else:
+    description = _fit_description(spec["description"], family.max_description)
+    if adapted.schema is spec["input_schema"] and description == spec["description"]:
         fitting = spec
+    else:
+        fitting = ToolSpec(**{**spec, "description": description, "input_schema": adapted.schema})
     return None if refused and spec_key(fitting) in refused else fitting
+
+
+def _fit_description(description: str, most: int | None) -> str:
+    if most is None or len(description) <= most:
+        return description
+    return description[: most - len(CUT_MARK)] + CUT_MARK
 
 
 def without_references(messages: Sequence[Message], names: Collection[str]) -> tuple[Message, ...]:
