@@ -325,6 +325,8 @@ class HandWritten:
             "tools/list": {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]},
             "tools/call": {"content": [{"type": "text", "text": "hello"}]},
         }
+        self.answers: dict[str, dict[str, Any]] = {}
+        """Whole answers by method, without their ids. They precede ``results``."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -333,6 +335,8 @@ class HandWritten:
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": request.get("id")}
         result = self.results.get(request.get("method"))
         answer |= {"error": {"code": -32601, "message": "no such method"}} if result is None else {"result": result}
+        if request.get("method") in self.answers:
+            answer = {"id": request.get("id"), **self.answers[request["method"]]}
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200 if "id" in request else 202, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
@@ -351,6 +355,16 @@ async def test_an_incomplete_greeting_costs_nothing(tmp_path: Path, greeting: di
     async with serve(HandWritten(greeting)) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
         assert text_of(await call(toolset, "web__echo")) == "hello"
+
+
+async def test_an_answer_that_lacks_members_of_json_rpc_is_read(tmp_path: Path) -> None:
+    app = HandWritten({})
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        app.answers["tools/call"] = {"result": {"content": [{"type": "text", "text": "bare"}]}}
+        assert text_of(await call(toolset, "web__echo")) == "bare"
+        app.answers["tools/call"] = {"jsonrpc": "2.0", "error": "no such row"}
+        assert text_of(await call(toolset, "web__echo")) == "no such row"
 
 
 async def test_a_greeting_that_cannot_be_read_is_explained_without_library_names(tmp_path: Path) -> None:

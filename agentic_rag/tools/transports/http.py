@@ -40,7 +40,7 @@ from agentic_rag.tools.transports.failures import (
 )
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, RefusalListener, unheard
 from agentic_rag.tools.transports.proxies import proxy_name
-from agentic_rag.tools.transports.stdio import read_batch, repair_text
+from agentic_rag.tools.transports.stdio import parse_line, read_batch, repair_text
 
 EVENT_BYTES = 1024 * 1024
 """A longer SSE event is refused, like a longer line of a stdio server."""
@@ -53,6 +53,9 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 EVENT_LINES = 100
 """Maximum number of data lines read of one announcement: an address has one."""
+
+_TEXT_ERROR = re.compile(rb'"error"\s*:\s*"')
+"""An error that is a text in place of an object."""
 
 _UNKNOWN_SESSION = re.compile(
     rb"(?:unknown|valid|expired|missing|bad) (?:mcp[ -])?session|session (?:id|not|has|is|expired|terminated)|"
@@ -475,6 +478,13 @@ class _BoundedBody(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
+def _complete(body: bytes) -> bytes:
+    """Return an answer with the members that JSON-RPC requires, if it is evident that some are missing."""
+    is_bare = b'"jsonrpc"' not in body and b'"result"' in body
+    message = parse_line(body) if is_bare or _TEXT_ERROR.search(body) else None
+    return body if message is None else message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
 def _answer_in(batch: list[bytes]) -> bytes:
     """Return the answer in a batch of messages; empty if there is none. A request over HTTP has one answer."""
     answers = [message for message in batch if not json.loads(message).keys().isdisjoint(("result", "error"))]
@@ -508,7 +518,7 @@ class _RepairedBody(httpx2.AsyncByteStream):
                 parts, size = [], 0
         if parts:
             body = b"".join(parts)
-            yield repair_text(body) if self._lines else _answer_in(read_batch(body)) or repair_text(body)
+            yield repair_text(body) if self._lines else _complete(_answer_in(read_batch(body)) or repair_text(body))
 
     async def aclose(self) -> None:
         await self._body.aclose()
