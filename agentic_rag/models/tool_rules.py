@@ -15,9 +15,18 @@ from agentic_rag.tools.schema_compat import SchemaFamily
 
 MESSAGES: Final = SchemaFamily("messages")
 """The Messages API, at Anthropic, at the clouds, and at compatible endpoints."""
-OPENAI: Final = SchemaFamily("openai", tuples=False, max_tools=128)
+OPENAI: Final = SchemaFamily("openai", tuples=False, bare_objects=False, max_tools=128, max_description=1024)
 """Chat completions of OpenAI's own models."""
-STRICT_CHAT: Final = SchemaFamily("chat", references=False, recursion=False, formats=False, tuples=False, max_tools=128)
+STRICT_CHAT: Final = SchemaFamily(
+    "chat",
+    references=False,
+    recursion=False,
+    formats=False,
+    tuples=False,
+    bare_objects=False,
+    max_tools=128,
+    max_description=1024,
+)
 """Chat completions of other models. A feature that one of them refuses is used for none of them."""
 
 _CHAT_FAMILIES: Final = ((re.compile(r"(?:\A|/)(?:gpt-|chatgpt-|o\d)", re.IGNORECASE), OPENAI),)
@@ -25,6 +34,8 @@ _CHAT_FAMILIES: Final = ((re.compile(r"(?:\A|/)(?:gpt-|chatgpt-|o\d)", re.IGNORE
 
 _PLACE: Final = re.compile(r"\btools(?:\.|\[)(\d{1,4})\b")
 """``tools.14.custom.input_schema: …`` of the Messages API, ``tools[14].function.parameters`` of chat completions."""
+_DECLARATION: Final = re.compile(r"\bfunction_declarations\[(\d{1,4})\]")
+"""``tools[0].function_declarations[3].parameters`` of Gemini, which puts all functions into one tool."""
 _FUNCTION: Final = re.compile(
     r"""(?:function|tool)\s*(?:name\s*)?(?:=|:)?\s*['"`]([a-zA-Z0-9_.-]{1,64})['"`]""", re.IGNORECASE
 )
@@ -48,7 +59,8 @@ def named_tools(error: ModelError, tools: Sequence[ToolSpec]) -> tuple[str, ...]
     if error.http_status not in _REFUSALS or error.started:
         return ()
     text = str(error)
-    names = {tools[int(place)]["name"] for place in _PLACE.findall(text) if int(place) < len(tools)}
+    places = _DECLARATION.findall(text) or _PLACE.findall(text)
+    names = {tools[int(place)]["name"] for place in places if int(place) < len(tools)}
     sent_names = {tool["name"] for tool in tools}
     names |= sent_names.intersection(_FUNCTION.findall(text))
     return tuple(tool["name"] for tool in tools if tool["name"] in names)

@@ -17,6 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -76,6 +77,7 @@ from agentic_rag.runtime.missing_passages import chunks_of, find_gone, find_hidd
 from agentic_rag.runtime.model_stream import ModelStream
 from agentic_rag.runtime.notifier import Once
 from agentic_rag.runtime.payload_reader import Pictures, with_own_tools
+from agentic_rag.runtime.refused_images import named_images, refuses_image
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.tool_calls import ToolCalls, policy_of
 from agentic_rag.runtime.turn_persistence import (
@@ -518,6 +520,23 @@ class Agent:
         self._offer(tuple(self._tools))
         return True
 
+    def _sent_images(self) -> AbstractSet[str]:
+        """Return the refs of the images in a request to the current model."""
+        return self.resources.refused_images.without_refused(self._active.model, self.transcript.pictures)
+
+    async def _drop_images(self, error: ModelError, request: ModelRequest) -> bool:
+        """Drop the images that the model's service cannot read. Return whether there were any."""
+        sent = self._sent_images()
+        if not sent or not refuses_image(error):
+            return False
+        named = named_images(error, request, await self._pictures.of(sent))
+        dropped = self.resources.refused_images.refuse(self._active.model, sent, named)
+        domain, words = self._definition.domain_id, str(error)[:REFUSAL_CHARS]
+        logger.warning("domain %s: images %s are not sent: %s", domain, ", ".join(sorted(dropped)), words)
+        what = "an image" if len(dropped) == 1 else f"{len(dropped)} images"
+        self.log.append(Notice("IMAGE_REFUSED", f"The model's service cannot read {what}. The model answers without."))
+        return True
+
     def _prompt(self) -> Prompt:
         """Return the prompt for a session that begins now."""
         return prompt_of(self._definition, self._tools, str(self.resources.services.today))
@@ -650,7 +669,7 @@ class Agent:
             state=self.transcript.prompt_state,
             gone_chunks=await find_gone(self.resources, self._definition.domain_id, self.transcript),
             hidden=await find_hidden(self.resources, self._definition, self.transcript),
-            pictures=await self._pictures.of(self.transcript.pictures),
+            pictures=await self._pictures.of(self._sent_images()),
             tool_choice=self._tool_choice() if fits and not call.last else {"type": "none"},
             before=self.transcript.take_sent(),
             refused=self._refused_keys(),
@@ -718,10 +737,16 @@ class Agent:
             if shortened == MAX_SHORTENED:
                 raise ContextTooLong from error
             return await self._shorten(call, error, again=shortened > 0)
+        if await self._drop_images(error, request):
+            return await self._rebuild(call)
         if not self._drop_refused(error, request):
             return None
         if self.transcript.prompt_state is not None:  # so that the next turn has no note about it
             await self._store_prompt_state(self.transcript.prompt_state.with_current(self._prompt()), [])
+        return await self._rebuild(call)
+
+    async def _rebuild(self, call: CallModel) -> ModelRequest:
+        """Return the request of the running step, built again."""
         built = await self._request(call)
         self._turn.begin_step(built.passages, built.call_ids, self._active.model)  # same step: its event was sent
         return built.request
@@ -742,6 +767,7 @@ class Agent:
         while True:
             try:
                 await self._stream(request)
+                self.resources.refused_images.accept(request.model, self._sent_images())
                 if not self._turn.refused or not self._fallbacks:
                     break
                 request, attempts = await self._ask_another(call, "declined to answer"), Attempts()

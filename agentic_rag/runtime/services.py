@@ -25,6 +25,7 @@ from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Images
 from agentic_rag.runtime.log.fanout import Fanout
 from agentic_rag.runtime.log.runlog import Journal
+from agentic_rag.runtime.refused_images import RefusedImages
 from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.runtime.spending import Spending
 from agentic_rag.runtime.transcript_cache import TranscriptCache
@@ -246,6 +247,7 @@ class Resources:
     load: TurnLoad = field(default_factory=TurnLoad)
     transcripts: TranscriptCache = field(default_factory=TranscriptCache)
     refused_tools: RefusedTools = field(default_factory=RefusedTools)
+    refused_images: RefusedImages = field(default_factory=RefusedImages)
 
     @property
     def shared(self) -> bool:

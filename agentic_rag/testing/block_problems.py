@@ -156,7 +156,7 @@ def _image(path: str, source: Json) -> Iterator[str]:
             yield f"{path}: Image does not match the provided media type {kind}"
         elif kind == "image/png" and max(_png_size(raw)) > IMAGE_SIDE:
             yield f"{path}.data: At least one of the image dimensions exceed max allowed size: {IMAGE_SIDE} pixels"
-        elif kind == "image/png" and min(_png_size(raw)) < 1:
+        elif kind == "image/png" and (min(_png_size(raw)) < 1 or raw[-8:-4] != b"IEND"):
             yield f"{path}.data: Could not process image"
 
 

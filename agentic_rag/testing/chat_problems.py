@@ -29,6 +29,7 @@ _KEYS: Final = {
 }
 MAX_ID: Final = 40
 MAX_TOOLS: Final = 128
+MAX_DESCRIPTION: Final = 1024
 BYTES_PER_TOKEN: Final = 4
 """The stand-in's tokenizer."""
 
@@ -101,7 +102,7 @@ def _tools(request: Json, rules: ChatRules) -> Iterator[str]:
             yield f"Unknown parameter in 'tools[{place}].function'."
         if not _NAME.fullmatch(str(function.get("name"))):
             yield f"Invalid 'tools[{place}].function.name': string does not match pattern '^[a-zA-Z0-9_-]+$'."
-        yield from chat_schema_problems(place, function.get("name"), function.get("parameters"), rules.schema_refuses)
+        yield from _function(place, function, rules)
         names.append(str(function.get("name")))
     if len(set(names)) < len(names):
         yield "Tool names must be unique."
@@ -109,6 +110,16 @@ def _tools(request: Json, rules: ChatRules) -> Iterator[str]:
     named = choice.get("function", {}).get("name") if isinstance(choice, dict) else None
     if choice not in ("auto", "none", "required") and named not in names:
         yield "Invalid value for 'tool_choice'."
+
+
+def _function(place: int, function: Json, rules: ChatRules) -> Iterator[str]:
+    parameters = function.get("parameters")
+    if isinstance(parameters, dict) and "properties" not in parameters:
+        yield f"Invalid schema for function {function.get('name')!r}: In context=(), object schema missing properties."
+    if len(function.get("description", "")) > MAX_DESCRIPTION:
+        limit = f"Expected a string with maximum length {MAX_DESCRIPTION}"
+        yield f"Invalid 'tools[{place}].function.description': string too long. {limit}."
+    yield from chat_schema_problems(place, function.get("name"), parameters, rules.schema_refuses)
 
 
 def _messages(request: Json, rules: ChatRules) -> Iterator[str]:

@@ -50,6 +50,7 @@ from agentic_rag.tools.bounds import fit_list
 from agentic_rag.tools.elicitation import InputRound
 from agentic_rag.tools.errors import RequestFailed, ServerElsewhere
 from agentic_rag.tools.exchange import (
+    SESSION_ENDED,
     Relay,
     UnreadableAnswer,
     call_tool,
@@ -58,6 +59,7 @@ from agentic_rag.tools.exchange import (
     error_result,
     explain,
     is_answering,
+    is_session_end,
     list_tools,
     resume_task,
     root_cause,
@@ -103,6 +105,10 @@ class _Refused(Exception):
     def __init__(self, challenge: Challenge) -> None:
         super().__init__()
         self.challenge = challenge
+
+
+class _SessionEnded(Exception):
+    """The server did not run a request, because it did not know the session any more."""
 
 
 class Connection:
@@ -276,13 +282,19 @@ class Connection:
 
         if task:
             await note(task)
-        refused = reconnects = 0
-        while refused < 2:  # a token may have expired or be too narrow; a second refusal of a new token is final
+        refused = reconnects = ended = 0
+        # A token may have expired or be too narrow; a second refusal of a new token is final. So is a second session
+        # that the server does not know.
+        while refused < 2:
             try:
                 return await self._call(tool, arguments, timeout, meta, progress, ask, answered, task_ids, note)
             except _Refused as exc:  # the server did not run it
                 refused += 1
                 await self._answer(exc.challenge)
+            except _SessionEnded:
+                ended += 1
+                if ended == 2:
+                    raise self._unavailable(SESSION_ENDED) from None
             except ServerSilent:
                 if task_ids:
                     await self.cancel_task(task_ids[0])
@@ -313,7 +325,7 @@ class Connection:
         silence = SilenceTimer(scope.cancel, now + timeout)  # the relay postpones it with each progress report
         relay = Relay(silence, timeout, now + HARD_CAP * timeout, progress)
         attempt.calls.add(scope)
-        answer: types.CallToolResult | InputRound | ServerUnavailable | _Refused | None = None
+        answer: types.CallToolResult | InputRound | ServerUnavailable | _Refused | _SessionEnded | None = None
         try:
             async with anyio.create_task_group() as asking:  # runs the questions to a person during the call
                 call = CallInFlight(ask, relay, asking)
@@ -334,14 +346,14 @@ class Connection:
                 raise self._unavailable(attempt.why())
             attempt.doubt()
             raise ServerSilent(self.name, f"no answer to {tool!r} within {timeout:g} s")
-        if isinstance(answer, ServerUnavailable | _Refused):
+        if isinstance(answer, ServerUnavailable | _Refused | _SessionEnded):
             raise answer
         attempt.answered = True
         return answer if isinstance(answer, InputRound) else with_notes(answer, call.notes)
 
     async def _ask_server(
         self, attempt: Attempt, request: Coroutine[Any, Any, types.CallToolResult | InputRound]
-    ) -> "types.CallToolResult | InputRound | ServerUnavailable | _Refused":
+    ) -> "types.CallToolResult | InputRound | ServerUnavailable | _Refused | _SessionEnded":
         """Send a request. Failures are returned, because raising would end the task group with an exception group."""
         try:
             return await request
@@ -349,6 +361,9 @@ class Connection:
             refusal = self._refusal_in(exc)
             if refusal is not None:
                 return refusal
+            if is_session_end(exc):
+                attempt.lose(SESSION_ENDED)
+                return _SessionEnded()
             if attempt.end.is_set():
                 return self._unavailable(attempt.why())
             if problem := describe_unparsed(exc):
@@ -410,7 +425,10 @@ class Connection:
         return await self._request(uri, ask, timeout)
 
     async def _request(self, request_name: str, ask: Callable[[ClientSession], Awaitable[T]], timeout: float) -> T:
-        """Send a request without effects within ``timeout`` seconds; a second time after a sign-in."""
+        """Send a request without effects within ``timeout`` seconds.
+
+        It is sent a second time after a sign-in, and if the server ended the session.
+        """
         for _ in range(2):
             attempt, session = await self._ready(timeout)
             scope = anyio.CancelScope(deadline=anyio.current_time() + timeout)
@@ -424,6 +442,9 @@ class Connection:
                 refusal = self._refusal_in(exc)
                 if refusal is not None:
                     await self._answer(refusal.challenge)
+                    continue
+                if is_session_end(exc):
+                    attempt.lose(SESSION_ENDED)
                     continue
                 if attempt.end.is_set():
                     raise self._unavailable(attempt.why()) from exc
@@ -442,7 +463,7 @@ class Connection:
                 raise self._unavailable(attempt.why())
             attempt.doubt()
             raise ServerSilent(self.name, f"no answer to {request_name[:200]!r} within {timeout:g} s")
-        raise self._unavailable("it refuses the token that was just granted for it")
+        raise self._unavailable("it refuses each new token or session")
 
     @property
     def protocol(self) -> str:
@@ -546,7 +567,8 @@ class Connection:
             if self._elsewhere is not None and not self._owned:
                 raise ServerElsewhere(self.name, self._elsewhere.reason)
             reason = "it was stopped" if self._closed else self.reason
-            raise ServerUnavailable(self.name, reason or f"it was not ready after {timeout:g} s")
+            waited = f"it was not ready after {timeout:g} s" if timeout >= 1 else "it is still starting"
+            raise ServerUnavailable(self.name, reason or waited)
         return attempt, attempt.session
 
     async def _list_again(self, attempt: Attempt, session: ClientSession) -> None:
@@ -557,6 +579,8 @@ class Connection:
             listed = True
         except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
             if isinstance(exc, MCPError):
+                if is_session_end(exc):
+                    attempt.lose(SESSION_ENDED)
                 await self._answer_refused_list(exc)  # raises if a person has to sign in
             raise ServerUnavailable(self.name, f"its tools could not be listed: {explain(exc)}") from exc
         finally:

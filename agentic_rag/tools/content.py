@@ -105,11 +105,17 @@ def _block(block: types.ContentBlock) -> Block:
     uri = clean_text(str(resource.uri))
     if isinstance(resource, types.TextResourceContents):
         return text_block(f"[resource {uri}]\n{clean_text(resource.text)}")
-    return _image(resource.mime_type or "", resource.blob, f"resource {uri}")
+    media_type = resource.mime_type or ""
+    if media_type.startswith("text/") or media_type == "application/json":
+        return text_block(
+            f"[resource {uri}]\n{clean_text(_decode(_plain_base64(resource.blob)).decode(errors='replace'))}"
+        )
+    return _image(media_type, resource.blob, f"resource {uri}")
 
 
 def _image(media_type: str, data: str, label: str) -> Block:
     """Return an image that a model can see, typed by its content, or a text with the reason why it is not shown."""
+    data = _plain_base64(data)
     picture = read_picture(_decode(data)) if len(data) <= IMAGE_CHARS else None
     if len(data) > IMAGE_CHARS:
         why = f"{IMAGE_CHARS // 1024 // 1024} MiB of base64 are the most"
@@ -120,6 +126,13 @@ def _image(media_type: str, data: str, label: str) -> Block:
     else:
         return {"type": "image", "source": {"type": "base64", "media_type": picture.media_type, "data": data}}
     return text_block(f"[{label}, {clean_text(media_type.strip()) or 'unknown type'}, {_size(data)}: not shown: {why}]")
+
+
+def _plain_base64(data: str) -> str:
+    """Return base64 without the line ends and the head of a ``data:`` URL, which many servers send."""
+    if data.startswith("data:"):
+        data = data.partition(",")[2]
+    return "".join(data.split())
 
 
 def _decode(data: str) -> bytes:

@@ -21,15 +21,15 @@ from pydantic import TypeAdapter, ValidationError
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.silence_timers import SilenceScope, SilenceTimer
 from agentic_rag.tools import remote_tasks
-from agentic_rag.tools.base import ProgressSink
+from agentic_rag.tools.base import META_PREFIX, ProgressSink
 from agentic_rag.tools.elicitation import InputRound, Unfit, round_of, round_of_error
 from agentic_rag.tools.remote_tasks import TaskReport, UnreadableTask, is_task, questions_of, read_task
-from agentic_rag.tools.server_answers import ANSWER, DroppedTool, read_result, read_tools, with_few_blocks
+from agentic_rag.tools.server_answers import ANSWER, NOT_READABLE, DroppedTool, read_result, read_tools, with_few_blocks
 
 RESULT_BYTES = 8 * 1024 * 1024
 """A result whose texts and data are longer is refused."""
 
-TOOL_PAGES = 20
+TOOL_PAGES = 100
 """Maximum number of pages of tools that a server is asked for."""
 
 TOOLS = 512
@@ -49,6 +49,10 @@ RETRIES, RETRY_SECONDS, LONGEST_RETRY = 10, 0.05, 0.25
 
 The pauses are in seconds and double each time.
 """
+
+SESSION_ENDED = "the server ended the session"
+SESSION_END: Json = {META_PREFIX + "sessionEnded": True}
+"""The data of the error that a transport answers to a request whose session the server does not know any more."""
 
 _BLOCKS: TypeAdapter[list[types.ContentBlock]] = TypeAdapter(list[types.ContentBlock])
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
@@ -131,6 +135,8 @@ async def list_tools(session: ClientSession) -> tuple[tuple[types.Tool, ...], tu
         try:
             page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursors[-1]))
         except MCPError as exc:
+            if is_session_end(exc):
+                raise
             if len(cursors) > 1:
                 dropped.append(DroppedTool(f"(page {len(cursors)})", f"the server did not list it: {explain(exc)}"))
                 break
@@ -151,6 +157,8 @@ async def list_tools(session: ClientSession) -> tuple[tuple[types.Tool, ...], tu
         if page.next_cursor is None or page.next_cursor in cursors or len(tools) >= TOOLS:
             break
         cursors.append(page.next_cursor)
+    else:
+        dropped.append(DroppedTool("(more)", f"at most {TOOL_PAGES} pages of tools are read of a server"))
     if tools[TOOLS:]:
         dropped.append(DroppedTool(f"({len(tools) - TOOLS} more)", f"at most {TOOLS} tools of a server are taken"))
     return tuple(tools[:TOOLS]), tuple(dropped[:TOOLS])
@@ -328,6 +336,12 @@ def root_cause(exc: BaseException) -> BaseException:
     return exc
 
 
+def is_session_end(exc: MCPError) -> bool:
+    """Return whether a request was not run, because the server did not know its session any more."""
+    data: object = exc.error.data
+    return data == SESSION_END
+
+
 def describe_unparsed(exc: MCPError) -> str:
     """Describe why the protocol library could not parse an answer. Returns "" for an error that the server sent."""
     message = str(exc.error.message)
@@ -345,6 +359,8 @@ def explain(exc: BaseException) -> str:
         return (describe_unparsed(cause) or str(cause.error.message))[:REASON_CHARS]
     if isinstance(cause, TimeoutError):
         return "no answer in time"
+    if isinstance(cause, ValidationError):
+        return f"it {NOT_READABLE} ({describe_first_problem(cause)})"[:REASON_CHARS]
     text = str(cause).splitlines()[0] if str(cause) else ""
     if text and isinstance(cause, httpx2.TransportError | httpx2.InvalidURL):
         return text[:REASON_CHARS]  # its text is ours, or is sufficient

@@ -28,6 +28,11 @@ REMEMBERED = 256
 
 _NOTES = 5
 
+UNASSIGNED = (
+    "{server} asked the user a question while several of its calls ran, so the question was declined unseen. "
+    "Call a tool that asks the user alone."
+)
+
 
 class _Holder:
     """One question that a person is being asked."""
@@ -60,7 +65,7 @@ class CallInFlight:
         if self._question_count > QUESTIONS:
             needed = Unfit(f"one call may ask {QUESTIONS} times")
         if isinstance(needed, Unfit):
-            self._note(needed.text)
+            self.note(needed.text)
             return types.ElicitResult(action="decline")
         if self._ask is None:
             return types.ElicitResult(action="decline")
@@ -87,7 +92,8 @@ class CallInFlight:
             self._open.discard(withdrawal)
         return holder.given
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Add a text for the model in front of the call's result."""
         if text not in self.notes and len(self.notes) < _NOTES:
             self.notes.append(text)
 
@@ -125,6 +131,8 @@ class LiveQuestions:
         """Answer ``elicitation/create``, as the callback of a session."""
         call = self._call()
         if call is None:
+            for candidate in self._calls:
+                candidate.note(UNASSIGNED.format(server=self._server))
             return types.ElicitResult(action="decline")
         ident = params.elicitation_id if isinstance(params, types.ElicitRequestURLParams) else None
         return await call.ask(self._server, params, self.withdrawal(ident or ""))

@@ -53,7 +53,9 @@ class SchemaFamily:
     ``recursion``: a schema may refer to itself.
     ``formats``: the keyword ``format``.
     ``tuples``: ``prefixItems``; without it an array always has one ``items``.
+    ``bare_objects``: an object at the top without ``properties``.
     ``max_tools``: tools in one request, None for no limit.
+    ``max_description``: characters of a tool's description, None for no limit.
     """
 
     name: str
@@ -61,7 +63,9 @@ class SchemaFamily:
     recursion: bool = True
     formats: bool = True
     tuples: bool = True
+    bare_objects: bool = True
     max_tools: int | None = None
+    max_description: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +348,8 @@ class _SchemaConversion:
         converted["type"] = "object"
         for keyword in (*COMBINATORS, "enum", "const", "not"):
             converted.pop(keyword, None)
+        if not self._family.bare_objects:
+            converted.setdefault("properties", {})
         # A definition may refer to further ones, so the list grows while it is worked off.
         while self._pending:
             name, target = self._pending.pop()

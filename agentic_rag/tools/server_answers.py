@@ -18,7 +18,8 @@ from agentic_rag.tools.schema_compat import find_top_problem
 ANSWER = META_PREFIX + "answer"
 """Key in the ``_meta`` of a wrapped answer: the result as the server sent it."""
 RESOURCE_METHODS = ("resources/list", "resources/read")
-READ_METHODS = ("tools/list", "tools/call", *RESOURCE_METHODS)
+HANDSHAKE_METHODS = ("initialize", "server/discover")
+READ_METHODS = ("tools/list", "tools/call", *RESOURCE_METHODS, *HANDSHAKE_METHODS)
 
 BLOCKS = 100
 """Maximum number of a result's content blocks. Texts beyond it are joined, because each block costs time in every step.
@@ -47,6 +48,8 @@ def wrap_answer(method: str, result: Json) -> Json:
 
     An answer that asks for input is returned unchanged: the library's own type reads it.
     """
+    if method in HANDSHAKE_METHODS:
+        return _read_handshake(method, result)
     if method == "tools/call" and any(key in result for key in ("inputRequests", "requestState")):
         return dict(result)
     if method == "tools/call":
@@ -57,6 +60,21 @@ def wrap_answer(method: str, result: Json) -> Json:
     wrapped = {**_COMPLETE, **listed, "_meta": {ANSWER: dict(result)}}
     cursor = result.get("nextCursor")
     return {**wrapped, "nextCursor": cursor} if isinstance(cursor, str) and cursor else wrapped
+
+
+def _read_handshake(method: str, result: Json) -> Json:
+    """Return a server's greeting with the members that the library requires, and without unreadable ones."""
+    capabilities = result.get("capabilities")
+    named = capabilities.items() if isinstance(capabilities, dict) else ()
+    offered = {name: value if isinstance(value, dict) else {} for name, value in named if value not in (None, False)}
+    greeting = {**result, "capabilities": offered}
+    if method == "initialize":
+        info = result.get("serverInfo")
+        name, version = (str(info.get(key) or "") if isinstance(info, dict) else "" for key in ("name", "version"))
+        greeting["serverInfo"] = {"name": name, "version": version}
+    if not isinstance(result.get("instructions"), str):
+        greeting.pop("instructions", None)
+    return greeting
 
 
 def with_few_blocks(result: Json) -> Json:

@@ -358,6 +358,14 @@ def test_events_and_deltas_of_unknown_types_are_skipped() -> None:
     ]
 
 
+def test_the_reason_of_the_end_and_the_usage_may_come_in_separate_events() -> None:
+    reason = '{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{}}'
+    usage = '{"type":"message_delta","delta":{},"usage":{"output_tokens":4}}'
+    end = '{"type":"message_stop"}'
+    for events in ((reason, usage), (usage, reason)):
+        assert decode_values(MESSAGE_START, *events, end)[-1] == MessageCompleted("end_turn", Usage(output=4))
+
+
 def test_a_block_of_an_unknown_type_is_forwarded_unchanged() -> None:
     odd = '{"type":"content_block_start","index":0,"content_block":{"type":"odd","x":[1]}}'
     assert decode_values(MESSAGE_START, odd, '{"type":"content_block_stop","index":0}')[2] == BlockStopped(

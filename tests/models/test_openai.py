@@ -17,6 +17,7 @@ from agentic_rag.base.messages import (
     BROKEN_INPUT,
     Block,
     Message,
+    ToolSpec,
     plain_text,
     text_block,
     tool_result_block,
@@ -36,6 +37,7 @@ from agentic_rag.models.base import (
 )
 from agentic_rag.models.openai.decoder import ChatDecoder
 from agentic_rag.models.openai.model import OpenAIModel
+from agentic_rag.models.tool_rules import named_tools
 from agentic_rag.testing.chat_frames import Shape
 from agentic_rag.testing.chat_problems import ChatRules
 from agentic_rag.testing.fake_api import Fault, Reply, Scripted
@@ -409,3 +411,21 @@ def test_creating_a_model_imports_no_sdk() -> None:
         "assert not {'openai', 'httpx2', 'aiohttp'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Invalid schema for function 'look': In context=(), object schema missing properties.", ("look",)),
+        ("Invalid 'tools[2].function.description': string too long.", ("walk",)),
+        ("tools.1.custom.input_schema: JSON schema is invalid", ("hear",)),
+        (
+            "* GenerateContentRequest.tools[0].function_declarations[2].parameters.properties[a].items: missing",
+            ("walk",),
+        ),
+        ("The model is overloaded.", ()),
+    ],
+)
+def test_the_tools_that_a_refusal_names_are_found(text: str, names: tuple[str, ...]) -> None:
+    tools = [ToolSpec(name=name, description="", input_schema={}) for name in ("look", "hear", "walk")]
+    assert named_tools(ModelError(text, http_status=400), tools) == names

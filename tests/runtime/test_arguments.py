@@ -148,3 +148,24 @@ def test_a_problem_names_the_argument_by_its_shown_name() -> None:
     assert (
         find_problem(schema, {"full name": 3}, user=True, names=names) == "full_name must be text, not a whole number"
     )
+
+
+EVENT = {
+    "oneOf": [
+        {"type": "object", "required": ["kind", "at"], "properties": {"kind": {"const": "once"}}},
+        {"type": "object", "required": ["kind", "every"], "properties": {"kind": {"const": "daily"}}},
+        {"type": "string"},
+    ]
+}
+
+
+def test_a_union_of_objects_names_the_problems_of_each_form() -> None:
+    text = find_problem(EVENT, {"kind": "once"}, user=True)
+    assert text == 'either (at is missing) or (every is missing, kind must be "daily")'
+    assert find_problem(EVENT, {"kind": "once", "at": "9"}, user=True) is None
+
+
+def test_alternatives_of_a_server_may_overlap() -> None:
+    schema = {"properties": {"n": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}}
+    assert find_problem(schema, {"n": 5}, user=True) is None
+    assert find_problem(schema, {"n": "5"}, user=True) == "n must be a whole number or a number"

@@ -74,6 +74,25 @@ async def test_an_answer_truncated_three_times_is_marked_as_truncated(tmp_path: 
     assert model.refused == []
 
 
+@pytest.mark.parametrize("blocks", [(), (Think("hm"),), (Say("\n\n"),)])
+async def test_a_model_that_says_nothing_after_a_result_is_asked_once_more(tmp_path: Path, blocks: Any) -> None:
+    call, empty, answer = Step((Use("dump", {"query": "x"}),)), Step(blocks), Step((Say("Three litres."),))
+    model = model_of(call, empty, answer, Step((Say("Next."),)))
+    async with bench(tmp_path, model, services=Services(model, toolset(dump=dump))) as b:
+        events = await b.say("How much?", definition=definition(model=NAME))
+        assert (kinds(events)[-1], await stored_text(b, events[0].turn_id)) == ("done", "Three litres.")
+        assert text_of(await b.say("And?", definition=definition(model=NAME))) == "Next."
+    assert model.refused == []
+
+
+async def test_a_model_that_says_nothing_twice_ends_its_turn(tmp_path: Path) -> None:
+    model = model_of(Step(()), Step(()), Step((Say("Next."),)))
+    async with bench(tmp_path, model) as b:
+        assert kinds(await b.say("How much?", definition=definition(model=NAME)))[-1] == "done"
+        assert text_of(await b.say("And?", definition=definition(model=NAME))) == "Next."
+    assert model.refused == []
+
+
 async def test_a_truncated_call_does_not_run_and_is_requested_again(tmp_path: Path) -> None:
     cut_call = Use("dump", raw='{"query": "a long ques')
     whole_call = Use("dump", {"query": "x"})

@@ -3,6 +3,8 @@
 import base64
 import struct
 import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic_rag.base.errors import ModelError
 from agentic_rag.base.events import ToolStatus
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.messages import Block, text_block
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.base import ModelEvent, ModelRequest
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.store import tool_calls
@@ -43,6 +47,18 @@ def png(width: int = 600, height: int = 500) -> bytes:
 def image(data: bytes, media_type: str = "image/png") -> Block:
     source = {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}
     return {"type": "image", "source": source}
+
+
+class NamelessRefusals(StrictModel):
+    """A service that does not say which image it cannot read."""
+
+    @asynccontextmanager
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        try:
+            async with super()._stream(request) as events:
+                yield events
+        except ModelError as exc:
+            raise ModelError("(400): Could not process image", http_status=exc.http_status, kind=exc.kind) from exc
 
 
 async def plot(request: CallRequest) -> CallOutcome:
@@ -125,6 +141,39 @@ async def test_images_of_an_error_become_text_because_the_service_accepts_no_oth
     assert "600×500 pixels" in next(iter(results_of(model.requests[-1]).values()))
 
 
+async def test_an_image_that_the_service_cannot_read_is_dropped_alone(tmp_path: Path) -> None:
+    async def show(request: CallRequest) -> CallOutcome:
+        return CallOutcome(ToolStatus.OK, (image(png(40, 30)), image(png()[:-4])))
+
+    model = StrictModel(
+        lambda body: Step((Say("Seen."),)) if results_of(body) else Step((Use("show", {"query": "x"}),))
+    )
+    settings = definition(model=NAME)
+    async with bench(tmp_path, model, services=Services(model, toolset(show=show))) as b:
+        events = await b.say("Show", definition=settings)
+        codes = [event.fields()["code"] for event in events if event.type == "notice"]
+        assert (kinds(events)[-1], codes) == ("done", ["IMAGE_REFUSED"])
+        assert images_in(model.requests[-1]) == [image(png(40, 30))]
+        assert kinds(await b.say("And now?", definition=settings))[-1] == "done"
+        assert len(model.refused) == 1
+    async with bench(tmp_path, model, services=Services(model, toolset(show=show))) as b:
+        assert kinds(await b.say("After a restart?", definition=settings))[-1] == "done"
+        assert images_in(model.requests[-1]) == [image(png(40, 30))]
+
+
+async def test_without_a_place_in_the_refusal_only_new_images_are_dropped(tmp_path: Path) -> None:
+    images = [image(png(40, 30)), image(png()[:-4])]
+
+    async def show(request: CallRequest) -> CallOutcome:
+        return CallOutcome(ToolStatus.OK, (images[int(request.arguments["query"])],))
+
+    steps = (Use("show", {"query": "0"}), Use("show", {"query": "1"}), Say("Seen."))
+    model = NamelessRefusals(lambda body: Step((steps[len(results_of(body))],)))
+    async with bench(tmp_path, model, services=Services(model, toolset(show=show))) as b:
+        assert kinds(await b.say("Show", definition=definition(model=NAME)))[-1] == "done"
+    assert images_in(model.requests[-1]) == images[:1]
+
+
 async def test_images_pass_marks_mode_redaction_and_the_extractive_model(tmp_path: Path) -> None:
     redactor = Redactor()
     steps = (Step((Use("plot", {"query": "x"}),)), Step((Say("Seen."),)))
@@ -155,6 +204,14 @@ def test_an_unsupported_image_is_reported_with_the_reason(data: bytes, declared_
     content = types.ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=declared_type)
     (block,) = to_blocks([content])
     assert block == text_block(f"[image, {declared_type}, {len(content.data) * 3 // 4} bytes: not shown: {reason}]")
+
+
+@pytest.mark.parametrize(
+    "encode", [base64.encodebytes, lambda data: b"data:image/png;base64," + base64.b64encode(data)]
+)
+def test_base64_with_line_ends_or_the_head_of_a_url_is_read(encode: Callable[[bytes], bytes]) -> None:
+    block = types.ImageContent(type="image", data=encode(png()).decode(), mime_type="image/png")
+    assert to_blocks([block]) == (image(png()),)
 
 
 def test_an_images_type_follows_its_content() -> None:

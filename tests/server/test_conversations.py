@@ -324,3 +324,19 @@ async def test_a_conversation_shows_its_running_and_waiting_turns(tmp_path: Path
         stalled.until.set()
         await rig.http.get(f"/api/turns/{follower['id']}/events")
         assert (await rig.ok("GET", path))["turn"] is None
+
+
+@pytest.mark.parametrize("dialect", ["native", "observable", "message", "agentx", "knowledge", "ag-ui"])
+async def test_a_stream_resumes_after_each_of_its_ids(tmp_path: Path, dialect: str) -> None:
+    async with Rig(tmp_path, use("search_documents", query="x"), say("Nothing is written about it.")) as rig:
+        events = await rig.say(await rig.conversation(), "What is x?")
+        path = f"/api/turns/{events[0]['turnId']}/events?dialect={dialect}"
+        whole = (await rig.http.get(path)).text
+        blocks = [block for block in whole.split("\n\n") if block.strip()]
+        ids = {block.partition("id: ")[2].partition("\n")[0] for block in blocks} - {""}
+        assert ids
+        for event_id in ids:
+            response = await rig.http.get(path, headers={"Last-Event-ID": event_id})
+            assert response.status_code == 200, response.text
+            rest = [block for block in response.text.split("\n\n") if block.strip()]
+            assert rest == blocks[max(at for at, block in enumerate(blocks) if f"id: {event_id}\n" in block) + 1 :]

@@ -159,18 +159,23 @@ async def test_without_a_person_a_question_is_declined(tmp_path: Path) -> None:
         assert await finish_call(toolset, "ask", params=[FORM]) == [{"action": "decline"}]
 
 
-async def test_an_ambiguous_call_of_a_question_is_declined(tmp_path: Path) -> None:
+async def test_an_ambiguous_call_of_a_question_is_declined_and_the_model_learns_it(tmp_path: Path) -> None:
     async with open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [spec_of_asking("old")], wait=START)
         away, ben = Absent(), Person(name="Ben")
         async with anyio.create_task_group() as tasks:
 
             async def ask_page() -> None:
-                assert await finish_call(toolset, "ask", away, params=[PAGE]) == [{"action": "accept"}]
+                outcome = await run(toolset, "ask", away, params=[PAGE])
+                assert isinstance(outcome, CallOutcome)
+                assert text_of(outcome).endswith('[{"action": "accept"}]')
 
             tasks.start_soon(ask_page)
             await away.is_asked.wait()
-            assert await finish_call(toolset, "ask", ben, params=[FORM]) == [{"action": "decline"}]
+            outcome = await run(toolset, "ask", ben, params=[FORM])
+            assert isinstance(outcome, CallOutcome)
+            assert text_of(outcome).startswith("[desk asked the user a question while several of its calls ran")
+            assert text_of(outcome).endswith('[{"action": "decline"}]')
             assert await finish_call(toolset, "page_done", id="e7") == "told"
         assert ben.questions == []
         assert away.ended == [WaitAction.ACCEPT]  # the server reported that the page is done

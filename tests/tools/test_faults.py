@@ -176,7 +176,7 @@ async def test_a_slow_mcp_server_delays_a_turn_only_up_to_the_limit(tmp_path: Pa
         with anyio.fail_after(START / 2):
             toolset = await open_toolset(hub, [hostile("silent", "slow"), hostile(name="quick")], wait=0.5)
         assert {tool.server for tool in toolset.tools} == {"quick"}
-        assert [server for server, _ in toolset.notices] == ["slow"]
+        assert toolset.notices == (("slow", "it is still starting"),)
         assert toolset.missing == {"slow": True}, "a server that is starting is no server that is down"
         assert {status.name: status.state for status in hub.status()} == {"quick": "ready", "slow": "starting"}
 

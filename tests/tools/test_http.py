@@ -1,5 +1,6 @@
 """Servers over streamable HTTP and SSE, in both eras, on a real socket."""
 
+import json
 import socket
 import zlib
 from collections.abc import AsyncIterator
@@ -10,7 +11,8 @@ from typing import Any
 import anyio
 import pytest
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from mcp.server.mcpserver import Context
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.tools.launch.policy import LaunchPolicy, LiftedRules
@@ -51,22 +53,39 @@ class OldEra:
 
 
 class Forgetful:
-    """Has forgotten the sessions that are ``gone``."""
+    """Has forgotten the sessions that are ``forgotten``, and with ``forgets_calls`` each session that calls a tool."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, status: int = 404, body: bytes = b"") -> None:
         self.app = app
+        self.status = status
+        self.body = body
         self.sessions: set[bytes] = set()
         self.forgotten: set[bytes] = set()
+        self.forgets_calls = False
+        self.refused: list[bytes] = []
+        """The sessions of the refused calls."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         session = dict(scope.get("headers", ())).get(b"mcp-session-id")
-        if session in self.forgotten:
-            await send({"type": "http.response.start", "status": 404, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
+        if session is None:
+            await self.app(scope, receive, send)
             return
-        if session is not None:
-            self.sessions.add(session)
-        await self.app(scope, receive, send)
+        self.sessions.add(session)
+        first = await receive()
+        is_call = b"tools/call" in first.get("body", b"")
+        if session not in self.forgotten and not (is_call and self.forgets_calls):
+            remaining = [first]
+            await self.app(scope, lambda: _next_of(remaining, receive), send)
+            return
+        if is_call:
+            self.refused.append(session)
+        kind = b"application/json" if self.body.startswith(b"{") else b"text/plain"
+        await send({"type": "http.response.start", "status": self.status, "headers": [(b"content-type", kind)]})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+async def _next_of(remaining: list[Message], receive: Receive) -> Message:
+    return remaining.pop() if remaining else await receive()
 
 
 def web(base: str, kind: str = "http", headers: dict[str, str] | None = None) -> LaunchSpec:
@@ -233,14 +252,126 @@ async def test_a_body_beyond_the_cap_ends_its_call(tmp_path: Path, json_response
         assert text_of(await call(toolset, "echo", text="still here")) == "still here"
 
 
-async def test_a_session_forgotten_by_the_http_server_is_reopened(tmp_path: Path) -> None:
-    app = Forgetful(OldEra(build().streamable_http_app()))
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b""),
+        (400, b"Bad Request: No valid session ID provided"),
+        (400, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}'),
+    ],
+)
+async def test_a_call_in_a_session_that_the_server_forgot_runs_once_in_a_new_session(
+    tmp_path: Path, status: int, body: bytes
+) -> None:
+    app = Forgetful(OldEra(build().streamable_http_app()), status, body)
     async with serve(app) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base)], wait=START)
         app.forgotten |= app.sessions
-        outcome = await call(toolset, "echo", text="hello")
-        assert "the server ended the session" in text_of(outcome)
         assert text_of(await call(toolset, "echo", timeout=20, text="hello")) == "hello"
+        assert len(app.refused) == 1
+        assert app.sessions - app.forgotten
+
+
+async def test_a_server_that_forgets_each_session_is_asked_twice(tmp_path: Path) -> None:
+    app = Forgetful(OldEra(build().streamable_http_app()))
+    app.forgets_calls = True
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        outcome = await call(toolset, "echo", timeout=20, text="hello")
+        assert "the server ended the session" in text_of(outcome)
+        assert len(app.refused) == 2
+
+
+async def test_tools_are_listed_again_in_a_new_session_if_the_server_forgot_the_old_one(tmp_path: Path) -> None:
+    server = build()
+
+    @server.tool()
+    async def announce(ctx: Context) -> str:
+        await ctx.session.send_tool_list_changed()
+        return "announced"
+
+    app = Forgetful(OldEra(server.streamable_http_app()))
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        assert text_of(await call(toolset, "announce")) == "announced"
+        app.forgotten |= app.sessions
+        again = await open_toolset(hub, [web(base)], wait=START)
+        assert {tool.name for tool in again.tools} == {tool.name for tool in toolset.tools}
+        assert text_of(await call(again, "web__echo", timeout=20, text="hello")) == "hello"
+
+
+@pytest.mark.parametrize("status", [307, 308])
+async def test_a_redirect_to_another_path_of_the_server_is_followed(tmp_path: Path, status: int) -> None:
+    app = build().streamable_http_app(streamable_http_path="/mcp/")
+
+    async def add_slash(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/mcp":
+            await send({"type": "http.response.start", "status": status, "headers": [(b"location", b"/mcp/")]})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await app(scope, receive, send)
+
+    async with serve(add_slash) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        assert text_of(await call(toolset, "web__echo", text="hello")) == "hello"
+
+
+class HandWritten:
+    """A small server of the older era with one tool, and with this greeting."""
+
+    def __init__(self, greeting: dict[str, Any]) -> None:
+        self.results: dict[str, Any] = {
+            "initialize": {"protocolVersion": "2025-06-18", **greeting},
+            "tools/list": {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]},
+            "tools/call": {"content": [{"type": "text", "text": "hello"}]},
+        }
+        self.answers: dict[str, dict[str, Any]] = {}
+        """Whole answers by method, without their ids. They precede ``results``."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = json.loads((await receive()).get("body") or b"{}")
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": request.get("id")}
+        result = self.results.get(request.get("method"))
+        answer |= {"error": {"code": -32601, "message": "no such method"}} if result is None else {"result": result}
+        if request.get("method") in self.answers:
+            answer = {"id": request.get("id"), **self.answers[request["method"]]}
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200 if "id" in request else 202, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        {"capabilities": {"tools": {}}},
+        {"serverInfo": {"name": "x", "version": "1"}},
+        {"capabilities": {"tools": True, "logging": None}, "serverInfo": {"name": "x", "version": 1.2}},
+        {"capabilities": [], "serverInfo": "x", "instructions": ["a"]},
+    ],
+)
+async def test_an_incomplete_greeting_costs_nothing(tmp_path: Path, greeting: dict[str, Any]) -> None:
+    async with serve(HandWritten(greeting)) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        assert text_of(await call(toolset, "web__echo")) == "hello"
+
+
+async def test_an_answer_that_lacks_members_of_json_rpc_is_read(tmp_path: Path) -> None:
+    app = HandWritten({})
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        app.answers["tools/call"] = {"result": {"content": [{"type": "text", "text": "bare"}]}}
+        assert text_of(await call(toolset, "web__echo")) == "bare"
+        app.answers["tools/call"] = {"jsonrpc": "2.0", "error": "no such row"}
+        assert text_of(await call(toolset, "web__echo")) == "no such row"
+
+
+async def test_a_greeting_that_cannot_be_read_is_explained_without_library_names(tmp_path: Path) -> None:
+    async with serve(HandWritten({"protocolVersion": 20250618})) as base, open_hub(tmp_path) as hub:
+        await open_toolset(hub, [web(base)], wait=START)
+        reason = hub.status()[0].reason
+        assert reason.startswith("it answered in a form that cannot be read (protocolVersion: ")
 
 
 async def test_headers_of_the_entry_are_sent_and_no_proxy_is_asked(

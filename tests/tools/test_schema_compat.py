@@ -9,7 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from agentic_rag.base.messages import ToolSpec
 from agentic_rag.models.tool_rules import MESSAGES, OPENAI, STRICT_CHAT
+from agentic_rag.runtime.core.model_tools import sendable_specs
 from agentic_rag.testing.chat_problems import ChatRules, chat_problems
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.schema_problems import find_draft_problem
@@ -502,3 +504,20 @@ def test_restored_arguments_fit_the_original_schema() -> None:
     arguments = {names["出发 城市"]: "Bern", names["passengers[]"]: [{names["full name"]: "A"}]}
     assert Draft202012Validator(adaptation.schema).is_valid(arguments)
     assert Draft202012Validator(original).is_valid(restore_names(arguments, original, adaptation.argument_map))
+
+
+def test_an_object_without_properties_gets_none_where_a_service_refuses_it() -> None:
+    bare = {"type": "object"}
+    adapted = adapt(bare, OPENAI)
+    assert isinstance(adapted, AdaptedSchema)
+    assert adapted.schema == {"type": "object", "properties": {}}
+    unchanged = adapt(bare, MESSAGES)
+    assert isinstance(unchanged, AdaptedSchema)
+    assert unchanged.schema is bare
+
+
+def test_a_description_is_cut_to_the_services_limit() -> None:
+    spec = ToolSpec(name="look", description="d" * 2_000, input_schema={"type": "object", "properties": {}})
+    (cut,) = sendable_specs("openai:gpt-5-mini", [spec], {})
+    assert (len(cut["description"]), cut["description"][-5:]) == (1024, "[cut]")
+    assert sendable_specs("claude-sonnet-5-5", [spec], {}) == (spec,)

@@ -325,6 +325,12 @@ async def test_every_kind_of_content_becomes_a_text_or_an_image(tmp_path: Any) -
         ]
 
 
+def test_a_text_that_is_sent_as_bytes_is_shown() -> None:
+    resource = types.BlobResourceContents(uri="demo://note", blob="w6TDtg==", mime_type="text/plain; charset=utf-8")
+    (block,) = to_blocks([types.EmbeddedResource(resource=resource)])
+    assert block["text"] == "[resource demo://note]\näö"
+
+
 def test_content_is_never_empty() -> None:
     assert to_blocks([]) == ({"type": "text", "text": "(no output)"},)
     assert to_blocks([types.TextContent(text=" \n")]) == ({"type": "text", "text": "(no output)"},)

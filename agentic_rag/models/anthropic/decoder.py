@@ -129,8 +129,10 @@ class AnswerDecoder:
             model, usage = self._prefix + message["model"], self._usage_so_far()
             return MessageStarted(model, usage, _short_text(message.get("id")), _cache_miss(message.get("diagnostics")))
         if kind == "message_delta":
-            self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
-            self._category = (event["delta"].get("stop_details") or {}).get("category")
+            # The API may send several; some compatible endpoints send one with the usage alone.
+            delta = event["delta"]
+            self._stop_reason = delta.get("stop_reason") or self._stop_reason
+            self._category = (delta.get("stop_details") or {}).get("category") or self._category
             self._count(event.get("usage") or {})
         elif kind == "message_stop":
             return self._complete()

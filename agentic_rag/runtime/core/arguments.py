@@ -25,6 +25,8 @@ MAX_PROBLEMS = 20
 SHOWN_CHARS = 200
 """Most characters of a schema's own value, or of an argument's path, that a message quotes."""
 SHOWN_NAMES = 20
+MAX_FORMS = 4
+"""Most alternatives of a union that the message describes."""
 
 STEPS = 10_000
 """Work limit for one check against a user server's schema, about a tenth of a second.
@@ -219,7 +221,9 @@ def _bounded_validator() -> Any:
 
         return spend_first
 
-    checks = dict(Draft202012Validator.VALIDATORS) | {"uniqueItems": unique}
+    # Many servers write `oneOf` for alternatives that overlap, such as an integer and a number.
+    either = Draft202012Validator.VALIDATORS["anyOf"]
+    checks = dict(Draft202012Validator.VALIDATORS) | {"uniqueItems": unique, "oneOf": either}
     return extend(Draft202012Validator, {name: count(check) for name, check in checks.items()})
 
 
@@ -314,6 +318,8 @@ class SchemaProblem(Protocol):
     @property
     def absolute_path(self) -> Sequence[Any]: ...
     @property
+    def schema_path(self) -> Sequence[Any]: ...
+    @property
     def validator(self) -> Any: ...
     @property
     def validator_value(self) -> Any: ...
@@ -343,9 +349,14 @@ def describe_problem(error: SchemaProblem, names: Mapping[str, str] = NO_NAMES) 
         listed = ", ".join(names.get(name, name) for name in allowed_names[:SHOWN_NAMES]) or "none"
         return [f"{_inside(place, name)} is not known, leave it out (known: {listed})" for name in extra]
     if error.validator in ("anyOf", "oneOf") and error.context:
-        inner = _of_same_kind(error)
-        if inner:
-            return [sentence for problem in inner for sentence in describe_problem(problem, names)]
+        forms = [
+            dict.fromkeys(sentence for problem in form for sentence in describe_problem(problem, names))
+            for form in _forms_of_same_kind(error)[:MAX_FORMS]
+        ]
+        if len(forms) == 1:
+            return list(forms[0])
+        if forms:
+            return ["either " + " or ".join(dict.fromkeys(f"({', '.join(form)})" for form in forms))]
     return [f"{place or 'the arguments'} {_rule(error)}"]
 
 
@@ -390,18 +401,17 @@ def _kind_of(value: object) -> str:
     return next((name for types, name in kinds if isinstance(value, types)), "null")
 
 
-def _of_same_kind(error: SchemaProblem) -> list[SchemaProblem]:
-    """Return the problems of the only alternative whose type is that of the sent value, else an empty list."""
-    kind = _kind_of(error.instance)
-    fitting = [
-        place
-        for place, alternative in enumerate(error.validator_value)
-        if isinstance(alternative, Mapping) and alternative.get("type") == kind
+def _forms_of_same_kind(error: SchemaProblem) -> list[list[SchemaProblem]]:
+    """Return the problems of each alternative that does not refuse the sent value because of its type."""
+    forms: dict[Any, list[SchemaProblem]] = {}
+    for problem in error.context or ():
+        forms.setdefault(problem.schema_path[0], []).append(problem)
+    depth = len(error.absolute_path)
+    return [
+        form
+        for form in forms.values()
+        if not any(problem.validator == "type" and len(problem.absolute_path) == depth for problem in form)
     ]
-    # With several alternatives of that type, it is unknown which one the model meant.
-    if len(fitting) != 1:
-        return []
-    return [problem for problem in error.context or () if getattr(problem, "schema_path", (None,))[0] == fitting[0]]
 
 
 def _quote(value: object) -> str:

@@ -20,6 +20,9 @@ KEPT_SCHEMAS = 4_096
 """Adapted schemas in the cache. The schemas are the same objects from turn to turn."""
 GONE_REFERENCE = "[a tool that is not available any more]"
 
+CUT_MARK = " [cut]"
+"""Ends a description that was longer than a service accepts."""
+
 _adapted: dict[tuple[int, str], tuple[object, AdaptedSchema | RefusedSchema]] = {}
 """Cache by a schema's identity and the family.
 
@@ -138,8 +141,18 @@ def _fit_spec(family: SchemaFamily, spec: ToolSpec | None, refused: Collection[s
     adapted = _adapt_to(family, spec["input_schema"])
     if isinstance(adapted, RefusedSchema):
         return None
-    fitting = spec if adapted.schema is spec["input_schema"] else ToolSpec(**{**spec, "input_schema": adapted.schema})
+    description = _fit_description(spec["description"], family.max_description)
+    if adapted.schema is spec["input_schema"] and description == spec["description"]:
+        fitting = spec
+    else:
+        fitting = ToolSpec(**{**spec, "description": description, "input_schema": adapted.schema})
     return None if refused and spec_key(fitting) in refused else fitting
+
+
+def _fit_description(description: str, most: int | None) -> str:
+    if most is None or len(description) <= most:
+        return description
+    return description[: most - len(CUT_MARK)] + CUT_MARK
 
 
 def without_references(messages: Sequence[Message], names: Collection[str]) -> tuple[Message, ...]:

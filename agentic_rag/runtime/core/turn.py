@@ -62,6 +62,7 @@ from agentic_rag.base.messages import (
     Activation,
     Block,
     Message,
+    plain_text,
     reads_others,
     sendable_part,
     sendable_use,
@@ -106,6 +107,7 @@ from agentic_rag.tools.system import CALL_TOOL, SEARCH
 CONTINUE = "[continue]"
 """The user message after a ``pause_turn``. A request must not end with an assistant message."""
 GO_ON = "your answer was cut off at its length limit; continue exactly where you stopped, without repeating anything"
+ANSWER_NOW = "your message was empty; finish your answer to the user now, without repeating what you said before"
 CUT_CALL = "not run: the message was cut off at its length limit; call again, there is more room now"
 """Result of a call whose arguments may be incomplete. It never runs, because half a path is another path."""
 CUT_REASONS = frozenset({"max_tokens", "model_context_window_exceeded"})
@@ -309,6 +311,8 @@ class Turn:
         """How many steps in a row were cut off at their length limit."""
         self._added_steps = 0
         """Steps that continued a cut-off step. They do not count against ``max_steps``."""
+        self._asked_again = False
+        """Whether the model was asked once more, because it had said nothing."""
         self._continues_text = False
         """Whether the next text continues one that was cut off."""
         self._spent: list[Spent] = []
@@ -514,6 +518,9 @@ class Turn:
                 cut = any(CUT in block for block in message["content"])
                 self._cuts = self._cuts + 1 if cut else 0
                 self._added_steps += cut
+                self._asked_again |= any(
+                    ANSWER_NOW in block.get("text", "") for block in message["content"] if NOTE in block
+                )
                 self._continues_text = cut and not any(block["type"] == "tool_result" for block in message["content"])
         self.usage = spent
         self.references = references_of(messages)
@@ -608,6 +615,9 @@ class Turn:
         if reason in CUT_REASONS and self._cuts < MAX_CONTINUED:
             return self._continue_cut_step(content, usage)
         self._cuts = 0
+        is_empty = reason == "end_turn" and not uses and not plain_text(content).strip()
+        if is_empty and not (self._asked_again or self._continues_text or self._is_last):
+            return self._ask_again(usage)
         if reason in ("tool_use", "pause_turn", "end_turn", "stop_sequence") and uses:
             self._calls = self._plan(uses)
             self._finished = {}
@@ -646,6 +656,16 @@ class Turn:
             {"role": "user", "content": [note]},
         )
         return Commit(self.iteration, messages, usage=usage)
+
+    def _ask_again(self, usage: Usage) -> Commit:
+        """Return the commit of a step in which the model said nothing. The next step asks for the answer, once a turn.
+
+        Models sometimes end their message right after the results of their calls.
+        """
+        self._asked_again = True
+        self._added_steps += 1
+        note = note_block([ANSWER_NOW]) | {NOTE: True}
+        return Commit(self.iteration, ({"role": "user", "content": [note]},), usage=usage)
 
     def _final_commit(self, content: list[Block], reason: str, usage: Usage) -> Commit:
         if tool_uses(content):  # refused, or no other step may follow: no call runs

@@ -39,6 +39,7 @@ from agentic_rag.conversations.sent_images import MAX_IMAGES, MAX_IMAGES_JSON, G
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect, join, joins_repeats
+from agentic_rag.server.dialects.ag_ui import AgUi, Offset
 from agentic_rag.server.dialects.base import Dialect
 from agentic_rag.server.dialects.chat import Chat
 from agentic_rag.server.dialects.message import MessageAnswer
@@ -643,13 +644,18 @@ class TurnRoutes:
     async def events(self, request: Request, user: User, turn: TurnId, query: EventQuery) -> EventStream:
         """Stream a turn's events after the given one until the turn ends."""
         dialect = get_dialect(query.dialect)
-        after = _after(request.headers.get("last-event-id"), query.after, turn)
+        last_event_id, part = request.headers.get("last-event-id"), None
+        if isinstance(dialect, AgUi) and last_event_id is not None:  # it numbers the parts of an event
+            last_event_id, part = _split_part(last_event_id)
+        after = _after(last_event_id, query.after, turn)
         await self._conversations.check_replay(user, await self._conversations.turn(user, turn))
         await self._conversations.log(turn, after).check()  # a missing log is refused while a status can be sent
         if isinstance(dialect, Chat):
             dialect = Chat(new_session=await self._conversations.is_first_turn(user, turn))
         if not after and joins_repeats(dialect.name):
             return EventStream(read_settled(self._conversations.log(turn)), dialect)
+        if part is not None:
+            return EventStream(self._conversations.events(turn, 0), AgUi(after=Offset(turn, after, part)))
         # An encoder that needs the start is fed with all events, and `join` drops what the reader has.
         start = 0 if dialect.needs_start else after
         return EventStream(self._conversations.events(turn, start), join(dialect, after))
@@ -669,6 +675,12 @@ def _same_domain(domain_id: str | None, assistant_id: str | None) -> str | None:
 def _wants_json(request: Request) -> bool:
     accept = request.headers.get("accept", "")
     return "application/json" in accept and "text/event-stream" not in accept
+
+
+def _split_part(last_event_id: str) -> tuple[str, int | None]:
+    """Return an event's id without the number of its part, and that number."""
+    event_id, dot, part = last_event_id.rpartition(".")
+    return (event_id, int(part)) if dot and part.isdecimal() and len(part) < 10 else (last_event_id, None)
 
 
 def _after(last_event_id: str | None, after: str, turn_id: TurnId) -> int:

@@ -25,8 +25,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
 
+from agentic_rag.base.json_form import Json
 from agentic_rag.tools.entries.entry import HttpKind
-from agentic_rag.tools.exchange import RESULT_BYTES
+from agentic_rag.tools.exchange import RESULT_BYTES, SESSION_END, SESSION_ENDED
 from agentic_rag.tools.launch.addresses import HttpEndpoint
 from agentic_rag.tools.oauth.credentials import Credentials, SignedTransport
 from agentic_rag.tools.oauth.discovery import REASON
@@ -39,7 +40,7 @@ from agentic_rag.tools.transports.failures import (
 )
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, RefusalListener, unheard
 from agentic_rag.tools.transports.proxies import proxy_name
-from agentic_rag.tools.transports.stdio import read_batch, repair_text
+from agentic_rag.tools.transports.stdio import parse_line, read_batch, repair_text
 
 EVENT_BYTES = 1024 * 1024
 """A longer SSE event is refused, like a longer line of a stdio server."""
@@ -52,6 +53,16 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 EVENT_LINES = 100
 """Maximum number of data lines read of one announcement: an address has one."""
+
+_TEXT_ERROR = re.compile(rb'"error"\s*:\s*"')
+"""An error that is a text in place of an object."""
+
+_UNKNOWN_SESSION = re.compile(
+    rb"(?:unknown|valid|expired|missing|bad) (?:mcp[ -])?session|session (?:id|not|has|is|expired|terminated)|"
+    rb"server not initialized",
+    re.IGNORECASE,
+)
+"""Words of a server that does not know a request's session."""
 
 Item = SessionMessage | Exception
 
@@ -210,6 +221,7 @@ class _Bounded(CheckedTransport):
         """Whether an event stream begins with the address at which the server expects its messages."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await request.aread()  # a request that follows a redirect is a stream, whose content is looked at below
         try:
             response = await super().handle_async_request(request)
         except httpx2.TransportError as exc:
@@ -217,8 +229,8 @@ class _Bounded(CheckedTransport):
             reason = explain_connection(exc, request.url, proxy_name(proxy) if proxy is not None else "")
             raise type(exc)(reason, request=request) from exc
         if response.status_code == 404 and "mcp-session-id" in request.headers:
-            self._lost("the server ended the session")
-        elif response.status_code >= 400 or not self._is_expected(request, response):
+            return await self._end_session(request, response)
+        if response.status_code >= 400 or not self._is_expected(request, response):
             return await self._explain(request, response)
         if response.has_redirect_location:
             await self._look_at_redirect(request.url, response.headers["location"])
@@ -251,6 +263,17 @@ class _Bounded(CheckedTransport):
             self._observed.answered = True
         return response
 
+    async def _end_session(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Report that the server does not know the session any more, and so did not run the request.
+
+        The caller of a request learns this from the answer, see `is_session_end`, and ends the session itself.
+        """
+        if request.method != "POST" or b'"id"' not in request.content:
+            self._lost(SESSION_ENDED)
+            return response
+        await response.aclose()
+        return _as_error(SESSION_ENDED, 404, request, data=SESSION_END)
+
     def _is_expected(self, request: httpx2.Request, response: httpx2.Response) -> bool:
         """Return whether this transport accepts an answer's content for this request."""
         kind = response.headers.get("content-type", "").lower()
@@ -268,6 +291,9 @@ class _Bounded(CheckedTransport):
         body = await _read_error(response)
         if request.method == ("GET" if self._announces else "POST"):
             self._observed.like_other |= status in (_SSE_MISSES if self._announces else (404, 405))
+        # Many servers answer 400 in place of 404, as the examples of both official SDKs did.
+        if status == 400 and "mcp-session-id" in request.headers and _UNKNOWN_SESSION.search(body):
+            return await self._end_session(request, response)
         if status < 400:
             self._observed.like_other |= self._announces
             return self._end(explain_content(request, response, body, self._endpoint), 502, request)
@@ -349,12 +375,20 @@ def _is_rpc_error(body: bytes) -> bool:
     return isinstance(value, dict) and value.get("jsonrpc") == "2.0" and isinstance(value.get("error"), dict)
 
 
-def _as_error(reason: str, status: int, request: httpx2.Request, challenge: str = "") -> httpx2.Response:
+def _as_error(
+    reason: str, status: int, request: httpx2.Request, challenge: str = "", data: Json | None = None
+) -> httpx2.Response:
     """Return a failed answer with a JSON-RPC error as its body, which the library passes to the waiting caller."""
     code = METHOD_NOT_FOUND if status in (404, 405) else INTERNAL_ERROR
-    error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": reason}}
+    error: Json = {"code": code, "message": reason} if data is None else {"code": code, "message": reason, "data": data}
     headers = {"www-authenticate": challenge} if challenge else {}
-    return httpx2.Response(status, headers=headers, json=error, request=request, extensions={REASON: reason})
+    return httpx2.Response(
+        status,
+        headers=headers,
+        json={"jsonrpc": "2.0", "id": None, "error": error},
+        request=request,
+        extensions={REASON: reason},
+    )
 
 
 def _stays(url: httpx2.URL, response: httpx2.Response) -> bool:
@@ -444,6 +478,13 @@ class _BoundedBody(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
+def _complete(body: bytes) -> bytes:
+    """Return an answer with the members that JSON-RPC requires, if it is evident that some are missing."""
+    is_bare = b'"jsonrpc"' not in body and b'"result"' in body
+    message = parse_line(body) if is_bare or _TEXT_ERROR.search(body) else None
+    return body if message is None else message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
 def _answer_in(batch: list[bytes]) -> bytes:
     """Return the answer in a batch of messages; empty if there is none. A request over HTTP has one answer."""
     answers = [message for message in batch if not json.loads(message).keys().isdisjoint(("result", "error"))]
@@ -477,7 +518,7 @@ class _RepairedBody(httpx2.AsyncByteStream):
                 parts, size = [], 0
         if parts:
             body = b"".join(parts)
-            yield repair_text(body) if self._lines else _answer_in(read_batch(body)) or repair_text(body)
+            yield repair_text(body) if self._lines else _complete(_answer_in(read_batch(body)) or repair_text(body))
 
     async def aclose(self) -> None:
         await self._body.aclose()

@@ -69,6 +69,8 @@ export const sentences = [
   [/^The role (.+) was edited\.$/, "角色 $1 已被修改。"],
   [/^(.+): the model's service refused this tool\.$/, "$1：模型服务不接受此工具。"],
   [/^(.+): the tool '(.+)' is left out: (.+)$/, "$1：未提供工具“$2”：$3"],
+  [/^The model's service cannot read an image\. The model answers without\.$/, "模型服务无法读取一张图片，回答时不使用它。"],
+  [/^The model's service cannot read (\d+) images\. The model answers without\.$/, "模型服务无法读取 $1 张图片，回答时不使用它们。"],
   [/^The context is full: the answer is given without more tools\.$/, "上下文已满：不再使用工具，直接回答。"],
   [/^(\S+) declined to answer; (\S+) is asked\.$/, "$1 拒绝回答，改由 $2 回答。"],
   [/^(\S+) takes no more requests now; (\S+) is asked\.$/, "$1 暂时不接受更多请求，改由 $2 回答。"],
