@@ -1,7 +1,7 @@
 // The shell: who is signed in, which page an address means, what all pages share.
 
 import { api, lazily, loadAll, onSignedOut } from "./api.js";
-import { below, h, loadStyle, replace } from "./dom.js";
+import { append, below, h, loadStyle, replace } from "./dom.js";
 import { ownDrafts } from "./drafts.js";
 import { loadErrorTexts } from "./errors/text.js";
 import { chooseLanguage, language, languages, loadWords, storeChoice, t } from "./i18n.js";
@@ -77,13 +77,18 @@ class App {
     return this.user.operator || ROLES.indexOf(this.user.grants[domainId]) >= ROLES.indexOf(role);
   }
 
-  /** The domains that the user may use, asked for once; `again` asks anew. */
+  /** Return the domains that the user may use, loaded once for each page; `again` loads them now. */
   async domains({ again = false } = {}) {
     if (again || !this._domains) {
-      this._domains = api("GET", "/api/domains").then(({ items }) => items);
-      this._domains.catch(() => (this._domains = null));
+      const loading = (this._domains = api("GET", "/api/domains").then(({ items }) => items));
+      loading.catch(() => this._domains === loading && this.forgetDomains());
     }
     return await this._domains;
+  }
+
+  /** Load the domains again when a page asks for them: another page or tab may have changed them. */
+  forgetDomains() {
+    this._domains = null;
   }
 
   /** Ask the server again who is signed in, after an act that may have signed this browser in. Returns the answer, in
@@ -118,8 +123,19 @@ let app;
 let shown = { page: null, leave: null, update: null };
 let turn = 0;
 
+/** Return a new, empty `main` in place of the old one: a page whose answer comes after the reader has left it writes into
+ * an element that is no longer shown. */
+function freshMain(page = null) {
+  const old = document.getElementById("main");
+  const fresh = old.cloneNode(false);
+  const hadFocus = document.activeElement === old; // by the link that skips the navigation
+  fresh.className = page ? `main page-${page.name}` : "main";
+  old.replaceWith(fresh);
+  if (hadFocus) fresh.focus({ preventScroll: true });
+  return fresh;
+}
+
 async function route() {
-  const main = document.getElementById("main");
   const found = findPage(location.hash.replace(/^#?\/?$/, START));
   const own = ++turn;
   if (found && found.page === shown.page && shown.update) {
@@ -128,21 +144,21 @@ async function route() {
     return;
   }
   await shown.leave?.();
+  if (own !== turn) return;
+  if (shown.page) app.forgetDomains();
   shown = { page: null, leave: null, update: null };
   if (!found || (found.page.allowed && !found.page.allowed(app))) {
     mark(null);
     app.setTitle(t("shell.notFound"));
     const home = h("a", { class: "button", href: START }, t("shell.toChat"));
-    replace(main, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search", actions: [home], level: 1 }));
+    append(freshMain(), emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search", actions: [home], level: 1 }));
     return;
   }
   mark(found.page);
   try {
     const [module] = await loadAll(found.page.load(), loadWords(found.page.words), loadStyle(found.page.style));
     if (own !== turn) return;
-    replace(main);
-    main.className = `main page-${found.page.name}`;
-    main.scrollTop = 0;
+    const main = freshMain(found.page); // now, so that the old page stays until the new one can be drawn
     const left = await module.show(main, { params: found.params, app });
     const ends = typeof left === "function" ? { leave: left } : (left ?? {});
     if (own !== turn) await ends.leave?.();
@@ -151,7 +167,7 @@ async function route() {
     if (own !== turn) return;
     if (!error?.code) console.error(error);
     const again = button(t("shell.tryAgain"), { icon: "retry", onclick: route });
-    replace(main, emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
+    append(freshMain(), emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
   }
 }
 

@@ -64,25 +64,47 @@ export function toastError(error) {
   return toast(error?.requestId && error.status >= 500 ? `${known} (${error.requestId})` : known, { kind: "error" });
 }
 
-/** Undo instead of a question: `undo()` within the toast's time takes it back, else `act()` is done for good. The page
- * shows at once what will be. Leaving the page does it. */
-export function doLater(text, { act, undo, seconds = 6 }) {
-  let open = true;
-  const finish = () => {
-    if (!open) return;
-    open = false;
+/** The addresses of what will be deleted once its toast has gone. */
+const doomed = new Set();
+
+/** Return whether a deletion of what an address names is still to come. The server lists it until then, so a page that
+ * loads its list meanwhile leaves it out. */
+export const isDoomed = (address) => doomed.has(address);
+
+/** Offer an undo instead of a question: `undo()` is called within the toast's time, else `act()` does it for good. The
+ * page shows at once what will be. Closing the browser's page does it, and another page of the console lets it wait.
+ * `address`: names what is deleted, for `isDoomed`. A failed act is taken back by `undo(error)`. */
+export function doLater(text, { act, undo, address = "", seconds = 6 }) {
+  let isOpen = true;
+  const settle = () => {
+    isOpen = false;
     removeEventListener("pagehide", finish);
     clearTimeout(timer);
-    shown.close();
-    Promise.resolve(act()).catch((error) => (toastError(error), undo()));
   };
-  const shown = toast(text, { seconds: seconds + 1, undo: { act: () => ((open = false), removeEventListener("pagehide", finish), clearTimeout(timer), undo()) } });
+  const takeBack = (error) => {
+    doomed.delete(address);
+    undo(error);
+  };
+  const finish = async () => {
+    if (!isOpen) return;
+    settle();
+    message.close();
+    try {
+      await act();
+      doomed.delete(address);
+    } catch (error) {
+      toastError(error);
+      takeBack(error);
+    }
+  };
+  doomed.add(address);
+  const message = toast(text, { seconds: seconds + 1, undo: { act: () => (settle(), takeBack()) } });
   const timer = setTimeout(finish, seconds * 1000);
   addEventListener("pagehide", finish);
-  return { finish };
 }
 
-/** Open a dialog and return `{element, close(value), closed}`; `closed` resolves to what it was closed with.
+/** Open a dialog and return `{element, close(value), closed}`; `closed` resolves to what it was closed with. `close`
+ * returns whether the dialog was still open: a person who closed it, or went to another page, is not taken anywhere.
  * `build(close)` returns its content; `actions(close)` its buttons. Escape closes it with undefined, and so does another
  * address of the page, unless the dialog is `lasting`: it belongs to no page, or shows something only once. */
 export function openDialog(title, { build, actions, wide = false, side = false, lasting = false, onclose } = {}) {
@@ -91,8 +113,10 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   const closed = new Promise((done) => (resolve = done));
   let value;
   const close = (given) => {
+    if (!element.open) return false;
     value = given;
     element.close();
+    return true;
   };
   const element = h(
     "dialog",
@@ -332,18 +356,19 @@ export function skeleton(lines = 3) {
   return h("div", { class: "skeleton", role: "status", "aria-label": t("shell.loading") }, Array.from({ length: lines }, () => h("div", { class: "skeleton-line" })));
 }
 
+/** The newest load of an element: a token that older ones do not have. */
 const loads = new WeakMap();
 
-/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. What
- * comes when something else is being loaded there by now is left out. */
+/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. An answer
+ * that comes after a later load of the element began is dropped. */
 export async function loadInto(element, load, build) {
   const own = {};
   loads.set(element, own);
   replace(element, skeleton());
   try {
-    const found = await load();
+    const loaded = await load();
     if (loads.get(element) !== own) return;
-    const built = await build(found);
+    const built = await build(loaded);
     if (loads.get(element) === own) replace(element, built);
   } catch (error) {
     if (error?.name === "AbortError" || loads.get(element) !== own) return;

@@ -21,12 +21,16 @@ function stateOf(record) {
   return record.outcome === "failed" ? ["bad", "alert", "chat.isFailed"] : null;
 }
 
+/** The ids of conversations that are deleted once their toast has gone; kept for a reader who leaves the chat and comes
+ * back before. */
+const hidden = new Set();
+
 const timeOf = (record) => record.lastMessageAt ?? record.updatedAt;
 
 export class ConversationList {
   /** `desk`: `{app, begin(), chooseDomain(id), onDeleted(id), onRenamed(id, title), onState(record)}`. */
   constructor(desk) {
-    Object.assign(this, { desk, items: [], folders: [], page: 0, hasMore: false, current: null, status: "active", hidden: new Set(), asked: 0, changes: 0, found: null });
+    Object.assign(this, { desk, items: [], folders: [], page: 0, hasMore: false, current: null, status: "active", hidden, asked: 0, changes: 0, found: null });
     this.choice = select([], { "aria-label": t("chat.domain"), onchange: () => desk.chooseDomain(this.choice.value) });
     this.only = h("p", { class: "chat-list-domain clip", dir: "auto" });
     this.search = h("input", { type: "search", autocomplete: "off", maxlength: 200, placeholder: t("chat.search"), "aria-label": t("chat.search"), "data-search": "", oninput: debounce(200, () => this.#searchOrList()) });
@@ -286,7 +290,9 @@ export class ConversationList {
 
   #drawFound() {
     const { q, items, hasMore } = this.found;
-    const there = items.filter((each) => !this.hidden.has(each.conversation.id));
+    // the list follows what becomes of a conversation, an answer of the search does not
+    const current = (hit) => ({ ...hit, conversation: this.items.find(({ id }) => id === hit.conversation.id) ?? hit.conversation });
+    const there = items.filter((each) => !this.hidden.has(each.conversation.id)).map(current);
     const shown = there.filter((each) => each.conversation.status === this.status);
     const others = there.length - shown.length;
     const count = hasMore ? t("chat.foundMany", { count: shown.length }) : t("chat.foundCount", { count: shown.length });

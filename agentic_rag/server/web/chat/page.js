@@ -56,6 +56,7 @@ class ChatPage {
 
   async begin(params) {
     [this.domains] = await Promise.all([this.app.domains(), this.#loadParts(params.conversation)]);
+    if (!this.main.isConnected) return; // the reader went on to another page
     if (!this.domains.length) return this.#showNoDomain();
     replace(this.main, h("div", { class: "chat" }, this.list.element, this.pane));
     document.addEventListener("keydown", this.keys);
@@ -84,12 +85,14 @@ class ChatPage {
 
   async update({ domain, conversation }) {
     const asked = (this.asked = (this.asked ?? 0) + 1);
+    const isOld = () => asked !== this.asked; // the reader went on, or left
     await this.#loadParts(conversation);
-    if (asked !== this.asked) return; // one went on meanwhile
+    if (isOld()) return;
     this.main.querySelector(".chat")?.classList.remove("chat-listed");
     let domainId = domain;
     if (!domainId) domainId = this.domains.find((each) => each.id === keptDomain())?.id ?? this.domains[0].id;
     const found = this.domains.find((each) => each.id === domainId) ?? (await this.app.domains({ again: true })).find((each) => each.id === domainId);
+    if (isOld()) return;
     if (!found) {
       this.#closeView();
       this.pane.classList.remove("chat-fresh");
@@ -98,9 +101,11 @@ class ChatPage {
       return;
     }
     if (found !== this.domain) {
+      const domains = await this.app.domains();
+      if (isOld()) return;
       this.domain = found;
+      this.domains = domains;
       keepDomain(found.id);
-      this.domains = await this.app.domains();
       this.list.showDomains(this.domains, found.id);
       this.list.reload();
     }
@@ -111,6 +116,7 @@ class ChatPage {
     this.composer.setPlaceholder(t(conversation ? "chat.followUp" : "chat.placeholder"));
     this.composer.setModels(found.models ?? []);
     this.prepared = null;
+    this.beginning = null;
     this.composer.setRunning(false);
     if (!conversation) this.#showStart();
     else await this.#openView(conversation);
@@ -119,6 +125,8 @@ class ChatPage {
   }
 
   leave() {
+    this.asked += 1;
+    this.isLeft = true;
     this.#closeView();
     this.composer.flush();
     this.composer.leave();
@@ -168,7 +176,7 @@ class ChatPage {
   }
 
   #makeView(conversationId) {
-    this.view = new this.parts.ConversationView(
+    return new this.parts.ConversationView(
       {
         app: this.app,
         stream: this.stream,
@@ -188,14 +196,18 @@ class ChatPage {
       },
       conversationId,
     );
+  }
+
+  #showView(view) {
+    this.view = view;
     this.pane.classList.remove("chat-fresh");
     replace(this.starters);
-    replace(this.body, this.view.element, this.view.jump);
-    return this.view;
+    replace(this.body, view.element, view.jump);
   }
 
   async #openView(conversationId) {
     const view = this.#makeView(conversationId);
+    this.#showView(view);
     try {
       const record = await view.open();
       if (view !== this.view) return;
@@ -234,24 +246,46 @@ class ChatPage {
   }
 
   async #send(given, taken) {
-    if (!this.view) await (this.beginning ??= this.#begin().finally(() => (this.beginning = null)));
-    const sending = this.view.send(given);
+    const beginning = this.view ? null : (this.beginning ??= this.#begin());
+    let { view } = this;
+    try {
+      view ??= await beginning;
+    } finally {
+      if (beginning === this.beginning) this.beginning = null;
+    }
+    const sending = view.send(given);
     taken();
-    await sending;
+    await sending.finally(() => this.#endUnseen(view));
   }
 
-  /** Make the conversation of a first message, one for all that are sent until it is there. */
+  /** End the view of a message that was sent while its reader had gone on. */
+  #endUnseen(view) {
+    if (view.element.isConnected) return;
+    if (view.id !== this.view?.id) view.close();
+    if (this.isLeft) this.stream.close();
+  }
+
+  /** Make the conversation of a first message, one for all that are sent until it is there, and show it, unless the reader
+   * goes on meanwhile: then the message is sent all the same. Returns its view. */
   async #begin() {
+    const { asked, domain } = this;
+    const { attachedTo, model } = this.composer;
     this.parts ??= await conversationParts(); // first, so that no conversation is made that cannot be shown
-    const record = await this.#prepare();
-    this.prepared = null;
+    const record = await this.#prepare(domain.id, attachedTo);
     const view = this.#makeView(record.id);
     view.record = record;
-    this.list.add(record);
+    if (domain === this.domain && !this.isLeft) this.list.add(record);
+    if (asked !== this.asked) {
+      view.desk.model = () => model; // the composer shows another conversation's
+      return view;
+    }
+    this.prepared = null;
+    this.#showView(view);
     this.composer.setPlaceholder(t("chat.followUp"));
     this.composer.moveTo(record.id);
     this.app.navigate(`#/chat/${this.domain.id}/${record.id}`, { instead: true });
     this.stream.follow(record.id);
+    return view;
   }
 
   /** The conversation that is open, or the one that the first message will be in: files are attached to it. */
@@ -260,14 +294,12 @@ class ChatPage {
   }
 
   /** Make the next conversation of this domain, once. One that an earlier page made for its attached files goes on. */
-  async #prepare() {
-    const domainId = this.domain.id;
+  async #prepare(domainId = this.domain.id, attachedTo = this.composer.attachedTo) {
     if (this.prepared?.domainId !== domainId) {
-      const kept = this.composer.attachedTo;
-      const found = kept ? api("GET", `/api/conversations/${encodeURIComponent(kept)}`).catch(() => null) : Promise.resolve(null);
-      const record = found.then((known) => known ?? api("POST", "/api/conversations", { body: { domainId } }));
-      this.prepared = { domainId, record };
-      record.catch(() => (this.prepared = null));
+      const earlier = attachedTo ? api("GET", `/api/conversations/${encodeURIComponent(attachedTo)}`).catch(() => null) : Promise.resolve(null);
+      const record = earlier.then((existing) => existing ?? api("POST", "/api/conversations", { body: { domainId } }));
+      const prepared = (this.prepared = { domainId, record });
+      record.catch(() => prepared === this.prepared && (this.prepared = null));
     }
     return this.prepared.record;
   }

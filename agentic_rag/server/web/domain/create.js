@@ -29,8 +29,7 @@ export async function createDomain(app) {
       const made = await api("POST", "/api/domains", { body });
       kept.clear();
       await app.domains({ again: true });
-      close(made);
-      app.navigate(made.conversationId ? `#/chat/${made.id}/${made.conversationId}` : `#/domains/${made.id}`);
+      if (close(made)) app.navigate(made.conversationId ? `#/chat/${made.id}/${made.conversationId}` : `#/domains/${made.id}`);
     } catch (error) {
       const fields = { name, description: about, describe };
       const own = fields[error.path];

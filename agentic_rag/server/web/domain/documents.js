@@ -5,7 +5,7 @@ import { h, replace } from "../dom.js";
 import { errorText, loadErrorTexts } from "../errors/text.js";
 import { compareTexts, formatBytes, formatDate, formatNumber, t } from "../i18n.js";
 import { icon } from "../icons.js";
-import { button, doLater, emptyState, input, loadInto, menu, notice, progress, toast, toastError } from "../ui.js";
+import { button, doLater, emptyState, input, isDoomed, loadInto, menu, notice, progress, toast, toastError } from "../ui.js";
 import { labelBadges, openDocument } from "./document.js";
 import { openSources } from "./sources.js";
 import { openStale } from "./stale.js";
@@ -31,8 +31,11 @@ const REMEDIES = {
 export async function show(panel, { domain, rest, app, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/documents`;
   const mayChange = app.can(domain.id, "admin");
-  const gone = new Set();
+  const addressOf = (item) => `${base}/${item.id}`;
   let all = [];
+  let loads = 0;
+  let isDrawnLate = false;
+  const replaced = new Set(); // by a file of another kind
   let shownCount = SHOWN_AT_ONCE;
   let filter = "all";
   let timer = 0;
@@ -62,7 +65,7 @@ export async function show(panel, { domain, rest, app, place }) {
   describe(true);
 
   const fits = { all: () => true, failed: (each) => each.status === "failed", working: isWorking };
-  const present = () => all.filter((each) => !gone.has(each.id));
+  const present = () => all.filter((each) => !isDoomed(addressOf(each)) && !replaced.has(each.id));
 
   const visible = () => {
     const wanted = search.value.trim().toLowerCase();
@@ -70,8 +73,9 @@ export async function show(panel, { domain, rest, app, place }) {
   };
 
   function draw() {
-    // the next look draws the list again; an open menu must not vanish under the pointer
-    if (list.querySelector(".menu:popover-open")) return;
+    // an open menu must not vanish under the pointer: the list is drawn once it closes
+    isDrawnLate = list.querySelector(".menu:popover-open") !== null;
+    if (isDrawnLate) return;
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
     replace(list, content());
     if (focused) [list, filters].map((each) => each.querySelector(`[data-key="${CSS.escape(focused)}"]`)).find(Boolean)?.focus();
@@ -126,9 +130,13 @@ export async function show(panel, { domain, rest, app, place }) {
     );
   }
 
+  /** Load the documents. An answer that comes after a later request was sent changes nothing: it lacks what was done in
+   * between, such as an upload. */
   async function load() {
     clearTimeout(timer);
+    const request = (loads += 1);
     const [{ items }] = await Promise.all([api("GET", base), loadErrorTexts()]);
+    if (request !== loads) return all;
     all = items.sort((first, second) => urgency(first) - urgency(second) || second.createdAt.localeCompare(first.createdAt) || compareTexts(first.name, second.name));
     return all;
   }
@@ -144,6 +152,7 @@ export async function show(panel, { domain, rest, app, place }) {
         if (!error.isOffline) toastError(error);
       }
     }
+    clearTimeout(timer); // of another poll that ended meanwhile
     if (!left && all.some(isWorking)) timer = setTimeout(poll, POLL_MS);
   }
 
@@ -183,8 +192,8 @@ export async function show(panel, { domain, rest, app, place }) {
     const named = isSameKind ? new File([file], item.name, { type: file.type }) : file;
     const [made] = await send([named], { replace: isSameKind });
     if (!made || isSameKind || made.id === item.id) return;
-    gone.add(item.id);
-    await api("DELETE", `${base}/${item.id}`).catch((error) => {
+    replaced.add(item.id);
+    await api("DELETE", addressOf(item)).catch((error) => {
       if (error.status !== 404) throw error; // the server had removed it
     });
     await poll();
@@ -206,18 +215,20 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   function remove(item) {
-    gone.add(item.id);
-    draw();
-    const undo = () => {
-      gone.delete(item.id);
-      draw();
+    const act = async () => {
+      await api("DELETE", addressOf(item));
+      await poll();
     };
-    doLater(t("documents.deleted", { name: item.name }), { act: () => api("DELETE", `${base}/${item.id}`), undo });
+    // who has left and come back sees another list than this one
+    const undo = () => (left ? place.reload() : draw());
+    doLater(t("documents.deleted", { name: item.name }), { act, undo, address: addressOf(item) });
+    draw();
   }
 
   const changed = (item) => {
     all = all.map((each) => (each.id === item.id ? item : each));
     draw();
+    poll(); // a request that was sent before the change would bring back what it was
   };
   const open = (item, chunkId) => openDocument(domain.id, item, { chunkId, onchange: mayChange ? changed : undefined });
 
@@ -228,6 +239,7 @@ export async function show(panel, { domain, rest, app, place }) {
     link.remove();
   }
 
+  list.addEventListener("toggle", (event) => event.newState === "closed" && isDrawnLate && draw(), { capture: true });
   await loadInto(list, load, content);
   if (rest[0]) {
     const named = all.find((each) => each.id === rest[0]);

@@ -15,6 +15,8 @@ const RUNS = 60;
 const SHOWN = 30;
 const SCORING = ["planned", "waiting", "stopping"];
 const ENDED = ["done", "stopped", "failed"];
+/** Whether a run goes on, or the batch that scores its answers does. */
+const isUnderWay = (run) => !ENDED.includes(run.state) || SCORING.includes(run.scoring);
 const GLYPHS = { passed: "check", failed: "alert", gone: "minus", unknown: "info", unchecked: "minus", none: "minus" };
 const KINDS = { passed: "ok", failed: "bad", gone: "off", unknown: "wait", unchecked: "off", none: "off" };
 const ATTENTION = ["failed", "unknown", "gone", "none", "passed", "unchecked"];
@@ -23,9 +25,11 @@ export async function show(panel, { domain, rest, app, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/evaluation`;
   let left = false;
   let turn = 0;
+  let shown = rest;
 
   async function draw(parts) {
-    const [view, ...more] = parts ?? [];
+    shown = parts ?? [];
+    const [view, ...more] = shown;
     turn += 1;
     const body = h("div", {});
     const views = { compare: drawCompare, drafts: drawDrafts, run: drawRun };
@@ -45,7 +49,8 @@ export async function show(panel, { domain, rest, app, place }) {
     });
   }
 
-  const redraw = (parts) => !left && draw(parts);
+  /** Load what is shown again after an action: another view than that of the action, if the reader went on meanwhile. */
+  const redraw = () => (left ? undefined : draw(shown));
 
   // -- cases and runs ----------------------------------------------------------------------------------------
 
@@ -55,7 +60,7 @@ export async function show(panel, { domain, rest, app, place }) {
       return { cases: cases.items.filter((each) => each.state !== "draft"), runs: runs.items };
     };
     await loadInto(body, load, ({ cases, runs }) => {
-      const add = async () => (await openCase(base, domain, null)) && redraw([]);
+      const add = async () => (await openCase(base, domain, null)) && redraw();
       const drafts = summary.cases.draft;
       const more = menu(t("evaluation.more"), [
         { label: t("evaluation.importCsv"), icon: "upload", act: importCsv },
@@ -109,24 +114,29 @@ export async function show(panel, { domain, rest, app, place }) {
 
   async function follow(run, tell) {
     const own = turn;
-    let now = run;
-    while (!left && own === turn && !ENDED.includes(now.state)) {
+    const isShown = () => !left && own === turn;
+    let latest = run;
+    while (isShown() && isUnderWay(latest)) {
       await new Promise((done) => setTimeout(done, POLL));
-      now = await api("GET", `${base}/runs/${run.id}`);
-      tell(now);
+      try {
+        if (!document.hidden) latest = await api("GET", `${base}/runs/${run.id}`);
+      } catch (error) {
+        if (!error.isOffline) throw error; // a server that is away is asked again
+      }
+      tell(latest);
     }
-    if (!left && own === turn) await redraw([]);
+    if (isShown()) await redraw();
   }
 
   async function start(tier) {
     await api("POST", `${base}/runs`, { body: { tier } });
-    await redraw([]);
+    await redraw();
   }
 
   function caseTable(cases) {
     const worst = (each) => each.last.answers ?? each.last.retrieval ?? { outcome: "none", reason: "", rank: null, seconds: null };
     const rows = cases.toSorted((a, b) => ATTENTION.indexOf(worst(a).outcome) - ATTENTION.indexOf(worst(b).outcome));
-    const open = async (each) => (await openCase(base, domain, each)) && redraw([]);
+    const open = async (each) => (await openCase(base, domain, each)) && redraw();
     return table(t("evaluation.cases"), [
       { label: t("evaluation.case"), cell: (each) => h("button", { type: "button", class: "row-name", dir: "auto", onclick: () => open(each).catch(toastError) }, each.questions.at(-1), each.state === "off" && " ", each.state === "off" && badge(t("evaluation.off"))) },
       { label: t("evaluation.expected"), cell: (each) => h("span", { class: "soft wrap", dir: "auto" }, expectation(each.expect)) },
@@ -166,7 +176,7 @@ export async function show(panel, { domain, rest, app, place }) {
       const made = await api("POST", `${base}/cases/import`, { body: new Blob([file], { type: "text/csv" }) });
       const problems = made.problems.map((each) => `${each.path}: ${each.message}`);
       toast([t("evaluation.imported", { added: made.added, changed: made.changed }), ...problems.slice(0, 5)].join(" · "), { kind: problems.length ? "error" : "" });
-      await redraw([]);
+      await redraw();
     } catch (error) {
       toastError(error);
     }
@@ -192,14 +202,17 @@ export async function show(panel, { domain, rest, app, place }) {
 
   async function drawRun(body, _known, [id]) {
     const load = async () => ({ run: await api("GET", `${base}/runs/${encodeURIComponent(id)}`), results: (await api("GET", `${base}/runs/${encodeURIComponent(id)}/results`)).items });
-    await loadInto(body, load, ({ run, results }) => h("div", { class: "stack" },
+    await loadInto(body, load, ({ run, results }) => {
+      if (isUnderWay(run)) follow(run, () => {}).catch(toastError);
+      return h("div", { class: "stack" },
       h("p", {}, h("a", { class: "quiet-link", href: place.href() }, t("evaluation.back"))),
       h("p", { class: "lead" }, t("evaluation.passedOf", { passed: run.passed, judged: run.passed + run.failed }), " · ", t(`evaluation.tier.${run.tier}`), " · ", formatDate(run.createdAt)),
       h("p", { class: "small soft mono wrap" }, run.imageId),
       run.reason && notice("info", inWords(run.reason)),
       SCORING.includes(run.scoring) && scoringLine(run),
       results.map((each) => h("section", { class: "pair", "aria-label": each.question }, h("h2", { dir: "auto" }, each.question), h("p", {}, state(each)), side(each))),
-    ));
+      );
+    });
   }
 
   /** The state of the batch that scores a run's answers, with a button that stops it. */
@@ -246,7 +259,7 @@ export async function show(panel, { domain, rest, app, place }) {
   async function decide(change, verb) {
     if (verb === "apply" && !(await confirmLoss(t("evaluation.applyTitle"), inWords(change.decision.sentence) ?? change.label, t("evaluation.applyAnyway")))) return;
     await api("POST", `${base}/drafts/${change.id}/${verb}`);
-    app.navigate(place.href("compare"));
+    if (!left) app.navigate(place.href("compare"));
   }
 
   function pair(each, at, found) {
@@ -261,10 +274,10 @@ export async function show(panel, { domain, rest, app, place }) {
   async function drawDrafts(body) {
     await loadInto(body, () => api("GET", `${base}/cases`, { query: { state: "draft" } }), ({ items }) => {
       if (!items.length) return emptyState(t("evaluation.noDrafts"), t("evaluation.noDraftsText"), { icon: "chat" });
-      const open = async (each) => (await openCase(base, domain, each)) && redraw(["drafts"]);
+      const open = async (each) => (await openCase(base, domain, each)) && redraw();
       const drop = async (each) => {
         await api("DELETE", `${base}/cases/${each.id}`);
-        await redraw(["drafts"]);
+        await redraw();
       };
       return h("ul", { class: "rows", "aria-label": t("evaluation.drafts") }, items.map((each) => h("li", { class: "rows-item" },
         h("div", { class: "grow" }, h("button", { type: "button", class: "row-name", dir: "auto", onclick: () => open(each).catch(toastError) }, each.questions.at(-1)), h("div", { class: "faint small fact-line" }, h("span", {}, t(`evaluation.origin.${each.origin}`)), each.source.reason && h("span", { dir: "auto" }, each.source.reason), h("span", { title: formatDate(each.createdAt) }, formatAgo(each.createdAt)))),

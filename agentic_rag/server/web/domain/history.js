@@ -121,7 +121,7 @@ export async function show(panel, { domain, rest, app, place }) {
   /** What is shown here follows what was restored; a reader who has gone on is left where they are. */
   async function settled({ kind }) {
     if (left) return void (await app.domains({ again: true }));
-    if (kind === "settings") place.renamed(await api("GET", base));
+    if (kind === "settings") place.changed(await api("GET", base));
     if (location.hash === place.href(kind)) await draw([kind]);
     else app.navigate(place.href(kind));
   }

@@ -1,6 +1,5 @@
 // The domains there are, and making one.
 
-import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
 import { icon } from "../icons.js";

@@ -38,7 +38,7 @@ export async function show(main, { params, app }) {
     const own = ++turn;
     asked = wanted;
     const { domain: id, tab, rest } = wanted;
-    const sections = SECTIONS.filter((each) => app.can(id, each.allow));
+    const sections = sectionsOf(id);
     const chosen = sections.find((each) => each.key === (tab ?? "documents"));
     if (shown.domain?.id === id && shown.key === chosen?.key && shown.update) return shown.update(rest);
     await shown.leave?.();
@@ -60,30 +60,55 @@ export async function show(main, { params, app }) {
     drawHead(domain, sections, chosen?.key);
     if (!chosen) return replace(panel, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
     replace(panel, skeleton());
-    const [module] = await loadAll(chosen.load(), loadWords(...chosen.words));
-    if (own !== turn) return undefined;
-    // a new element: the old one would be seen to move when the section describes itself above it
-    const fresh = h("div", { class: `domain-panel panel-${chosen.key}` });
-    panel.replaceWith(fresh);
-    panel = fresh;
-    const place = {
-      href: (...parts) => ["#/domains", id, chosen.key, ...parts].map((each, at) => (at ? encodeURIComponent(each) : each)).join("/"),
-      /** Show a line below the title and buttons beside it. */
-      describe: (text, ...actions) => drawTitle(chosen.key, text, actions),
-      /** Return a link to the domain's chat, for a section that has nothing to show before the first question. */
-      chatLink: () => h("a", { class: "button", href: `#/chat/${encodeURIComponent(id)}` }, t("domain.chat")),
-      renamed: (changed) => {
-        shown.domain = changed;
-        drawHead(changed, sections, chosen.key);
-        app.domains({ again: true }).catch(() => {});
-      },
-    };
-    const left = await module.show(panel, { domain, rest: rest ?? [], app, place });
-    const ends = typeof left === "function" ? { leave: left } : (left ?? {});
-    if (own !== turn) return ends.leave?.();
-    Object.assign(shown, { key: chosen.key, leave: ends.leave ?? null, update: ends.update ?? null });
+    try {
+      const [module] = await loadAll(chosen.load(), loadWords(...chosen.words));
+      if (own !== turn) return undefined;
+      // a new element: the old one would be seen to move when the section describes itself above it, and a section that
+      // the reader has left may still draw into it
+      const fresh = h("div", { class: `domain-panel panel-${chosen.key}` });
+      panel.replaceWith(fresh);
+      panel = fresh;
+      const left = await module.show(panel, { domain, rest: rest ?? [], app, place: placeOf(domain, chosen.key, own) });
+      const ends = typeof left === "function" ? { leave: left } : (left ?? {});
+      if (own !== turn) return ends.leave?.();
+      Object.assign(shown, { key: chosen.key, leave: ends.leave ?? null, update: ends.update ?? null });
+    } catch (error) {
+      if (own !== turn) return undefined;
+      if (!error.code) console.error(error);
+      const again = button(t("shell.tryAgain"), { icon: "retry", onclick: () => draw(asked) });
+      replace(panel, emptyState(t("shell.notLoaded"), error.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again] }));
+    }
     return undefined;
   }
+
+  /** Return what a section gets of this page: its address, and ways to change what stands around it. A section may call
+   * them late, when the reader is in another section or domain (`own` is no longer the turn): these keep their title. */
+  function placeOf({ id }, key, own) {
+    return {
+      href: (...parts) => ["#/domains", id, key, ...parts].map((part, at) => (at ? encodeURIComponent(part) : part)).join("/"),
+      /** Show a line below the title and buttons beside it. */
+      describe: (text, ...actions) => own === turn && drawTitle(key, text, actions),
+      /** Return a link to the domain's chat, for a section that has nothing to show before the first question. */
+      chatLink: () => h("a", { class: "button", href: `#/chat/${encodeURIComponent(id)}` }, t("domain.chat")),
+      /** Show the domain as it was saved. */
+      changed: (domain) => {
+        app.domains({ again: true }).catch(() => {});
+        if (shown.domain?.id !== id || !main.isConnected) return;
+        shown.domain = domain;
+        drawHead(domain, sectionsOf(id), asked.tab ?? "documents");
+      },
+      /** Load the section again if the reader is in it, wherever in the console that was asked for. */
+      reload: () => (asked.domain === id && (asked.tab ?? "documents") === key && main.isConnected ? reload() : undefined),
+    };
+  }
+
+  async function reload() {
+    await shown.leave?.();
+    shown = { domain: null, key: null, leave: null, update: null };
+    await draw(asked);
+  }
+
+  const sectionsOf = (id) => SECTIONS.filter((section) => app.can(id, section.allow));
 
   function drawTitle(key, text = "", actions = []) {
     replace(title, key && h("div", { class: "section-words" }, h("h2", { class: "section-title" }, t(`domain.tab.${key}`)), text && h("p", { class: "soft" }, text)), actions.length > 0 && h("div", { class: "row" }, actions));
@@ -108,10 +133,7 @@ export async function show(main, { params, app }) {
     const report = await (await import("./bundles.js")).openImport(domain);
     if (!report) return;
     app.domains({ again: true }).catch(() => {});
-    if (shown.domain?.id !== domain.id) return;
-    await shown.leave?.();
-    shown = { domain: null, key: null, leave: null, update: null };
-    await draw(asked);
+    if (shown.domain?.id === domain.id && main.isConnected) await reload();
   }
 
   await draw(params);
@@ -158,9 +180,8 @@ async function deleteDomain(app, domain) {
     remove.disabled = true;
     try {
       await api("DELETE", `/api/domains/${encodeURIComponent(domain.id)}`, { query: { workspace: folder.control.checked || null } });
-      dialog.close(true);
+      if (dialog.close(true)) app.navigate("#/domains");
       await app.domains({ again: true });
-      app.navigate("#/domains");
     } catch (error) {
       remove.disabled = false;
       name.setError(error.message);

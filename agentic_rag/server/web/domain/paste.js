@@ -21,15 +21,20 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
   const check = button(t("servers.check"), { icon: "tool", onclick: () => look() });
   const save = button(t("servers.addAccepted"), { kind: "primary", disabled: true });
   let dialog = null;
+  let checks = 0;
 
+  /** Check the document. A check that began before another one shows nothing: a value may have been saved in between. */
   async function look() {
     text.setError("");
     if (!text.control.value.trim()) return text.refuse(t("servers.pasteMissing"));
+    const number = (checks += 1);
     replace(report, notice("info", t("servers.checking")));
     try {
       const body = new Blob([text.control.value], { type: "application/json" });
-      draw(await api("POST", `${base}/mcp-servers/check`, { body }));
+      const checked = await api("POST", `${base}/mcp-servers/check`, { body });
+      if (number === checks) draw(checked);
     } catch (error) {
+      if (number !== checks) return undefined;
       replace(report);
       save.disabled = true;
       text.setError(error.message);
@@ -141,7 +146,7 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
     }
     replace(report, notice("info", t("servers.installing", { name: row.name })));
     for (let polls = 0; polls < INSTALL_POLLS && dialog?.element.isConnected; polls += 1) {
-      const { state } = await api("GET", path);
+      const { state } = await api("GET", path).catch((error) => (error.isOffline ? { state: "approved" } : Promise.reject(error)));
       if (state !== "approved") break;
       await new Promise((done) => setTimeout(done, INSTALL_POLL_MS));
     }

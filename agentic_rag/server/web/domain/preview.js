@@ -24,8 +24,9 @@ export function promptPreview(domainId) {
     const { signal } = asking;
     made.setAttribute("aria-busy", "true");
     try {
-      before ??= total(await api("GET", address, { signal }));
-      shown = draft ? await api("POST", address, { body: draft, signal }) : await api("GET", address, { signal });
+      // without a draft, this is what is stored: what later drafts are compared with
+      if (before === null || !draft) before = total((shown = await api("GET", address, { signal })));
+      if (draft) shown = await api("POST", address, { body: draft, signal });
       replace(body, show(shown, open, before));
     } catch (error) {
       if (error.name === "AbortError") return;

@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { draft, draftsUnder, editing } from "../drafts.js";
 import { compareTexts, t } from "../i18n.js";
-import { button, doLater, emptyState, field, input, notice, openDialog, toast } from "../ui.js";
+import { button, doLater, emptyState, field, input, isDoomed, notice, openDialog, toast } from "../ui.js";
 import { historyOf } from "./differences.js";
 import { diffView } from "./lines-diff.js";
 import { promptPreview } from "./preview.js";
@@ -19,12 +19,13 @@ export async function show(panel, { domain, rest, app, place }) {
   const editor = h("div", { class: "grow" });
   const prefix = `prompt.${domain.id}.`;
   const kept = (name) => draft(`${prefix}${name}`);
-  const read = async () => (await api("GET", base)).items;
+  const addressOf = (name) => `${base}/${encodeURIComponent(name)}`;
+  const read = async () => (await api("GET", base)).items.filter(({ name }) => !isDoomed(addressOf(name)));
   /** A file as it is edited: `text` is what is typed, `version` what it was typed over; "": there was nothing. */
   const withDraft = (file) => ({ ...file, text: file.content ?? "", ...kept(file.name).read() });
   const byName = (first, second) => compareTexts(first.name, second.name);
   const stored = await read();
-  const unsaved = draftsUnder(prefix).filter((name) => !stored.some((file) => file.name === name));
+  const unsaved = draftsUnder(prefix).filter((name) => !isDoomed(addressOf(name)) && !stored.some((file) => file.name === name));
   let files = [...stored, ...unsaved.map((name) => ({ name, content: null, version: "" }))].map(withDraft).sort(byName);
   let open = null;
   let others = null;
@@ -80,7 +81,7 @@ export async function show(panel, { domain, rest, app, place }) {
   async function store(file) {
     const { text } = file;
     try {
-      const { version } = await api("PUT", `${base}/${encodeURIComponent(file.name)}`, { body: { content: text }, ifMatch: file.version });
+      const { version } = await api("PUT", addressOf(file.name), { body: { content: text }, ifMatch: file.version });
       Object.assign(file, { content: text, version });
     } catch (error) {
       if (error.code !== "COMPONENT_CHANGED") throw error;
@@ -94,6 +95,7 @@ export async function show(panel, { domain, rest, app, place }) {
   /** Somebody else saved in between: show how that differs, and let the person choose. */
   async function settle(file) {
     const theirs = (await read()).find((each) => each.name === file.name) ?? { content: null, version: "" };
+    if (!panel.isConnected) return undefined; // what is typed is kept as a draft
     const build = () => [h("p", {}, t(theirs.version ? "settings.componentConflict" : "settings.componentGone")), diffView(theirs.content ?? "", file.text)];
     const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
@@ -111,14 +113,15 @@ export async function show(panel, { domain, rest, app, place }) {
     files = files.filter((each) => each !== file);
     drawEditor();
     const undo = () => {
+      if (!panel.isConnected) return place.reload(); // who has left and come back sees another list than this one
       files = files.toSpliced(at, 0, file);
-      drawEditor(file.name);
+      return drawEditor(file.name);
     };
     const act = async () => {
-      if (file.version) await api("DELETE", `${base}/${encodeURIComponent(file.name)}`);
+      if (file.version) await api("DELETE", addressOf(file.name));
       kept(file.name).clear();
     };
-    doLater(t("settings.componentRemoved", { name: file.name }), { act, undo });
+    doLater(t("settings.componentRemoved", { name: file.name }), { act, undo, address: addressOf(file.name) });
   }
 
   async function create() {

@@ -10,7 +10,7 @@ import { scoresView } from "./scores.js";
 export async function show(panel, { domain, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}`;
   const kept = draft(`search.${domain.id}`);
-  const { retrievalTopK: topK = 5, retrievalThreshold: threshold = 0, retrievalFusion: fusion = "dbsf" } = domain.settings;
+  let { retrievalTopK: topK = 5, retrievalThreshold: threshold = 0, retrievalFusion: fusion = "dbsf" } = domain.settings;
   const query = input({ type: "search", value: kept.read() ?? "", placeholder: t("retrieval.ask"), "aria-label": t("retrieval.ask"), maxlength: 2000, dataset: { search: "" }, oninput: (event) => kept.write(event.target.value) });
   const count = field(t("retrieval.topK"), input({ type: "number", min: 1, max: 50, value: topK }));
   const line = input({ type: "range", class: "range", min: 0, max: 1, step: 0.01, value: threshold });
@@ -40,13 +40,13 @@ export async function show(panel, { domain, place }) {
     event.preventDefault();
     if (!query.value.trim()) return query.focus();
     asking?.abort();
-    asking = new AbortController();
+    const { signal } = (asking = new AbortController());
     results.setAttribute("aria-busy", "true");
     const asked = { topK: Number(count.control.value) || 5, threshold: Number(line.value) };
     const filters = Object.fromEntries(Object.entries({ document: within, heading, type: kind }).map(([name, each]) => [name, each.control.value.trim()]).filter(([, value]) => value));
     try {
       const body = { query: query.value.trim(), ...asked, fusion: fuse.control.value, filters };
-      const found = await api("POST", `${base}/documents/search`, { body, signal: asking.signal });
+      const found = await api("POST", `${base}/documents/search`, { body, signal });
       view = found.candidates.length ? scoresView(domain.id, found) : null;
       const documents = h("a", { class: "button", href: `#/domains/${encodeURIComponent(domain.id)}/documents` }, t("retrieval.toDocuments"));
       replace(results, view ?? emptyState(t("retrieval.nothing"), found.incomplete ?? t(domain.documentCount ? "retrieval.nothingText" : "retrieval.noDocuments"), { icon: "search", actions: [documents] }), view && asSetting(asked, fuse.control.value));
@@ -56,7 +56,7 @@ export async function show(panel, { domain, place }) {
         toastError(error);
       }
     } finally {
-      results.removeAttribute("aria-busy");
+      if (!signal.aborted) results.removeAttribute("aria-busy");
     }
     return undefined;
   });
@@ -67,7 +67,8 @@ export async function show(panel, { domain, place }) {
     const keep = async () => {
       const settings = { retrievalTopK: asked.topK, retrievalThreshold: Number(line.value), retrievalFusion: fused };
       const saved = await api("PATCH", base, { body: { settings } });
-      place.renamed(saved);
+      [topK, threshold, fusion] = [settings.retrievalTopK, settings.retrievalThreshold, fused];
+      place.changed(saved);
       row.replaceWith(h("p", { class: "small soft", role: "status" }, t("retrieval.kept")));
     };
     const row = h("div", { class: "row" }, h("span", { class: "small soft" }, t("retrieval.differs")), button(t("retrieval.keep"), { onclick: keep }));

@@ -155,6 +155,7 @@ export function serversEditor(given, { onSaved, onRequested, onPaste }) {
     const theirs = await api("GET", base);
     const text = asText(ownEntries(theirs));
     if (text === storedText) return await store(theirs.version); // other settings than these
+    if (!source.isConnected) return undefined; // what is typed is kept as a draft
     const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
     const build = () => [h("p", {}, t("servers.conflictText")), diffView(text, source.value)];
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;

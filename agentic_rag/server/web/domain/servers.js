@@ -4,57 +4,53 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { inWords, loadSentences } from "../errors/text.js";
 import { t } from "../i18n.js";
-import { badge, button, loadInto, notice, openDialog, toast, toastError } from "../ui.js";
+import { showProblem } from "../operator/parts.js";
+import { badge, button, notice, openDialog, skeleton, toast, toastError } from "../ui.js";
+import { keepFocus, watch } from "../watch.js";
 import { connectionView, ruleName, stateBadge } from "./connection.js";
 import { diffView } from "./lines-diff.js";
-import { drawRequests } from "./launch-requests.js";
+import { requestsView } from "./launch-requests.js";
 import { pasteServers } from "./paste.js";
 import { drawSecrets } from "./secrets.js";
 import { serversEditor } from "./servers-editor.js";
 
 await loadSentences();
 
-const POLL_MS = 4000;
+const LOOK_SECONDS = 4;
 
 export async function show(panel, { domain: given, place, app }) {
   const base = `/api/domains/${encodeURIComponent(given.id)}`;
   const domain = await api("GET", base);
-  const list = h("div", {});
+  const list = h("div", {}, skeleton());
   const requests = h("div", {});
   const secrets = h("div", {});
-  let timer = 0;
-  let left = false;
-  let last = "";
+  const lost = h("div", { hidden: true });
+  let watching = null;
+  const look = () => watching?.now();
 
   const editor = serversEditor(domain, {
     onSaved: (saved) => {
-      place.renamed(saved);
+      place.changed(saved);
       look();
     },
-    onRequested: () => drawRequests(requests, base),
+    onRequested: look,
     onPaste: async () => {
-      const context = { app, onRequested: () => drawRequests(requests, base), onSecret: () => drawSecrets(secrets, base) };
+      const context = { app, onRequested: look, onSecret: () => drawSecrets(secrets, base) };
       if (!(await pasteServers(base, context))) return;
       editor.reload(await api("GET", base));
       await look();
     },
   });
 
-  async function look() {
-    clearTimeout(timer);
-    const { items } = await api("GET", `${base}/mcp-servers`);
-    if (left) return items;
-    const now = JSON.stringify(items);
-    if (now !== last) replace(list, content(items));
-    last = now;
-    timer = setTimeout(poll, POLL_MS);
-    return items;
+  /** Load what changes without this page: the connections, and what the operator decided about launch requests. */
+  async function load() {
+    const [servers, launchRequests] = await Promise.all([api("GET", `${base}/mcp-servers`), api("GET", `${base}/launch-requests`)]);
+    return { servers: servers.items, launchRequests: launchRequests.items };
   }
 
-  async function poll() {
-    if (left) return;
-    if (document.hidden) timer = setTimeout(poll, POLL_MS);
-    else await look().catch(() => (timer = setTimeout(poll, POLL_MS)));
+  function draw({ servers, launchRequests }) {
+    keepFocus(list, () => replace(list, content(servers)));
+    keepFocus(requests, () => replace(requests, launchRequests.length > 0 && requestsView(launchRequests, base, look)));
   }
 
   const content = (items) => h("ul", { class: "rows", "aria-label": t("servers.list") }, items.map(row));
@@ -94,6 +90,7 @@ export async function show(panel, { domain: given, place, app }) {
 
   async function showDetails(server) {
     const { settings } = await api("GET", base);
+    if (!panel.isConnected) return; // the reader went on meanwhile
     const policy = { ...settings.toolPolicy };
     const rules = {
       of: (tool) => (typeof policy[tool.calledAs] === "string" ? policy[tool.calledAs] : ""),
@@ -116,6 +113,7 @@ export async function show(panel, { domain: given, place, app }) {
   async function acceptTools(server) {
     const address = `${base}/mcp-servers/${encodeURIComponent(server.name)}`;
     const waiting = await api("GET", `${address}/pending`);
+    if (!panel.isConnected) return;
     const build = () => [
       notice("info", t("servers.acceptText")),
       waiting.tools.map((tool) => h("section", { class: "stack-small" }, h("h3", { class: "mono wrap" }, tool.name, " ", badge(t(tool.before ? "servers.toolChanged" : "servers.toolNew"), "wait")), diffView(tool.before && wording(tool.before), wording(tool.now)))),
@@ -136,16 +134,20 @@ export async function show(panel, { domain: given, place, app }) {
     h(
       "div",
       { class: "stack-wide" },
-      h("section", { class: "stack-small", "aria-label": t("servers.running") }, h("h2", {}, t("servers.running")), list),
+      h("section", { class: "stack-small", "aria-label": t("servers.running") }, h("h2", {}, t("servers.running")), lost, list),
       editor,
       h("section", { class: "stack-small", "aria-label": t("servers.secrets") }, h("h2", {}, t("servers.secrets")), h("p", { class: "soft" }, t("servers.secretsText")), secrets),
       requests,
     ),
   );
-  await Promise.all([loadInto(list, look, content), drawSecrets(secrets, base), drawRequests(requests, base)]);
+  try {
+    [watching] = await Promise.all([watch(load, draw, { seconds: LOOK_SECONDS, onerror: showProblem(lost) }), drawSecrets(secrets, base)]);
+  } catch (error) {
+    editor.end();
+    throw error;
+  }
   return () => {
-    left = true;
-    clearTimeout(timer);
+    watching();
     editor.end();
   };
 }

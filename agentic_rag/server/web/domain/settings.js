@@ -93,7 +93,7 @@ export async function show(panel, { domain: given, place }) {
       const saved = await api("PUT", base, { body: found, ifMatch: version });
       stored = { ...stored, ...saved };
       others.saved(saved.version);
-      place.renamed(stored);
+      place.changed(stored);
       const now = typed();
       write(stored);
       for (const [at, [value, put]] of now.entries()) if (!same(value, sent[at][0])) put(value); // typed while it was saved
@@ -123,6 +123,7 @@ export async function show(panel, { domain: given, place }) {
   /** Somebody else saved in between: show what they changed and what is changed here, and let the person choose. */
   async function settle(mine) {
     const theirs = await api("GET", base);
+    if (!panel.isConnected) return; // what is typed is kept as a draft
     const keys = new Set([...Object.keys(theirs.settings), ...Object.keys(stored.settings)]);
     keys.delete("mcpServers");
     const changed = [...keys].filter((key) => !same(theirs.settings[key], stored.settings[key]));
@@ -142,7 +143,7 @@ export async function show(panel, { domain: given, place }) {
       put(mine);
       await store();
     } else change();
-    place.renamed(theirs);
+    place.changed(theirs);
   }
 
   const others = editing(`settings.${domain.id}`, () => {
@@ -161,7 +162,7 @@ export async function show(panel, { domain: given, place }) {
     write(stored);
     put(mine);
     change();
-    place.renamed(stored);
+    place.changed(stored);
     box.remove();
   }
 

@@ -3,39 +3,37 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { errorText, loadErrorTexts } from "../errors/text.js";
-import { formatNumber, t } from "../i18n.js";
-import { dialogForm, moment } from "../operator/parts.js";
-import { addressOf, badge, button, checkbox, emptyState, field, input, loadInto, openDialog, select, textarea, toast } from "../ui.js";
+import { t } from "../i18n.js";
+import { dialogForm, moment, showProblem } from "../operator/parts.js";
+import { addressOf, badge, button, checkbox, emptyState, field, input, loadInto, openDialog, select, skeleton, textarea, toast } from "../ui.js";
+import { keepFocus, watch } from "../watch.js";
 import { labelsIn } from "./settings-fields.js";
 
-const POLL_MS = 1500;
+const LOOK_SECONDS = 1.5;
 const KINDS = { mcp: () => t("sources.kindMcp"), folder: () => t("sources.kindFolder"), website: () => t("sources.kindWebsite") };
 const linesIn = (text) => text.split("\n").map((each) => each.trim()).filter(Boolean);
 const isDue = (each) => each.enabled && (!each.endedAt || new Date(each.nextAt) <= Date.now());
 const isBusy = (each) => each.state !== "idle" || each.requested || isDue(each);
 
-/** Show the sources of a domain beside the page. `onchange` is called when documents may have changed. */
-export function openSources(domain, onchange) {
+/** Show the sources of a domain beside the page. `onchange` is called when documents may have changed. Resolves once the
+ * dialog is closed. */
+export async function openSources(domain, onchange) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/sources`;
   const at = (each, ...parts) => [base, encodeURIComponent(each.id), ...parts].join("/");
-  const list = h("div", {});
-  let timer = 0;
-  let closed = false;
+  const list = h("div", {}, skeleton());
+  const lost = h("div", { hidden: true });
+  let watching = null;
+  const again = () => watching?.now();
 
   const load = async () => {
     const [{ items }] = await Promise.all([api("GET", base), loadErrorTexts()]);
     return items;
   };
-  const draw = (items) => {
-    clearTimeout(timer);
-    if (items.some(isBusy) && !closed) timer = setTimeout(again, POLL_MS);
-    return items.length ? h("ul", { class: "rows", "aria-label": t("sources.title") }, items.map(row)) : emptyState(t("sources.none"), t("sources.noneText"), { icon: "page" });
+  const content = (sources) => (sources.length ? h("ul", { class: "rows", "aria-label": t("sources.title") }, sources.map(row)) : emptyState(t("sources.none"), t("sources.noneText"), { icon: "page" }));
+  const draw = (sources) => {
+    keepFocus(list, () => replace(list, content(sources)));
+    if (watching) onchange();
   };
-  async function again() {
-    if (closed) return;
-    replace(list, draw(await load()));
-    onchange();
-  }
 
   function row(each) {
     const counts = t("sources.items", { count: each.items });
@@ -137,12 +135,10 @@ export function openSources(domain, onchange) {
     await openDialog(known ? t("sources.editNamed", { name: known.name }) : t("sources.add"), { build }).closed;
   }
 
-  const build = () => [h("p", { class: "soft" }, t("sources.text")), h("div", { class: "row" }, button(t("sources.add"), { kind: "primary", icon: "add", onclick: () => edit(null) })), list];
+  const build = () => [h("p", { class: "soft" }, t("sources.text")), h("div", { class: "row" }, button(t("sources.add"), { kind: "primary", icon: "add", onclick: () => edit(null) })), lost, list];
   const dialog = openDialog(t("sources.title"), { side: true, build });
-  dialog.closed.then(() => {
-    closed = true;
-    clearTimeout(timer);
-  });
-  loadInto(list, load, draw);
-  return dialog;
+  watching = await watch(load, draw, { seconds: LOOK_SECONDS, onerror: showProblem(lost) }).catch((error) => (dialog.close(), Promise.reject(error)));
+  await dialog.closed;
+  watching();
+  onchange();
 }

@@ -3,26 +3,24 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
-import { dialogForm, moment, toolbar } from "../operator/parts.js";
-import { badge, button, checkbox, confirmLoss, copyButton, emptyState, field, input, loadInto, openDialog, select, table, toast } from "../ui.js";
+import { dialogForm, moment, showProblem, toolbar } from "../operator/parts.js";
+import { badge, button, checkbox, confirmLoss, copyButton, emptyState, field, input, openDialog, select, skeleton, table, toast } from "../ui.js";
+import { keepFocus, watch } from "../watch.js";
 
 const EVENTS = ["wait.created", "wait.answered", "turn.failed", "document.failed", "budget.crossed", "evaluation.finished", "schedule.finished", "server.signin_needed", "feedback.created"];
 const CHANNELS = { webhook: () => t("notifications.channelWebhook"), slack: () => "Slack", teams: () => "Teams", feishu: () => "Feishu", dingtalk: () => "DingTalk", wecom: () => "WeCom", mail: () => t("notifications.channelMail") };
 const STATES = { pending: () => t("notifications.statePending"), delivered: () => t("notifications.stateDelivered"), parked: () => t("notifications.stateParked") };
 const SIGNED = ["feishu", "dingtalk"];
+export const LOOK_SECONDS = 5;
 
 export const none = () => h("span", { class: "faint" }, "—");
 
-/** Show the endpoints below an address of the API (`base`). */
+/** Show the endpoints below an address of the API (`base`). Returns a function that ends the watch of their states. */
 export async function showEndpoints(place, { base, app }) {
-  const list = h("div", {});
-  let all = [];
+  const list = h("div", {}, skeleton());
+  const lost = h("div", { hidden: true });
   const at = (each, ...parts) => [base, encodeURIComponent(each.id), ...parts].join("/");
-  const load = async () => (all = (await api("GET", base)).items);
-  const again = async () => {
-    await load();
-    replace(list, content());
-  };
+  const again = () => watching.now();
   const columns = [
     { label: t("notifications.name"), cell: (each) => h("div", {}, h("div", { class: "wrap", dir: "auto" }, each.name), h("span", { class: "faint small wrap" }, CHANNELS[each.channel](), each.address && ` · ${each.address}`)) },
     { label: t("notifications.events"), cell: (each) => h("span", { class: "row row-tight" }, each.events.map((kind) => badge(kind))) },
@@ -39,11 +37,12 @@ export async function showEndpoints(place, { base, app }) {
       ],
     },
   ];
-  const content = () => table(t("notifications.endpoints"), columns, all, { empty: emptyState(t("notifications.noEndpoints"), t("notifications.noEndpointsText"), { icon: "list" }) });
+  const content = (endpoints) => table(t("notifications.endpoints"), columns, endpoints, { empty: emptyState(t("notifications.noEndpoints"), t("notifications.noEndpointsText"), { icon: "list" }) });
 
   async function test(each) {
     await api("POST", at(each, "test"));
     toast(t("notifications.testQueued"));
+    await again();
   }
 
   async function remove(each) {
@@ -90,41 +89,32 @@ export async function showEndpoints(place, { base, app }) {
   }
 
   async function openDeliveries(endpoint) {
-    const inner = h("div", { class: "stack" });
-    const draw = () =>
-      loadInto(inner, () => api("GET", at(endpoint, "deliveries")), ({ items }) => {
-        const replay = async (each) => {
-          await api("POST", at(endpoint, "deliveries", encodeURIComponent(each.id), "replay"));
-          await draw();
-        };
-        const parked = items.some((each) => each.state === "parked");
-        const all = async () => {
-          await api("POST", at(endpoint, "replay"));
-          await draw();
-        };
-        return [
-          parked && h("div", { class: "row" }, button(t("notifications.replayAll"), { onclick: all })),
-          table(
-            t("notifications.deliveriesOf", { name: endpoint.name }),
-            [
-              { label: t("notifications.event"), cell: (each) => badge(each.kind) },
-              { label: t("notifications.state"), cell: (each) => h("div", {}, STATES[each.state](), each.problem && h("p", { class: "small bad wrap" }, each.problem)) },
-              { label: t("notifications.time"), cell: (each) => moment(each.createdAt) },
-              { label: t("notifications.actions"), align: "end", cell: (each) => each.state !== "pending" && button(t("notifications.replay"), { kind: "quiet", onclick: () => replay(each) }) },
-            ],
-            items,
-            { empty: h("p", { class: "soft" }, t("notifications.noDeliveries")) },
-          ),
-        ];
-      });
-    const dialog = openDialog(t("notifications.deliveriesOf", { name: endpoint.name }), { wide: true, build: () => [inner], actions: (close) => [button(t("shell.close"), { onclick: () => close() })] });
-    await draw();
+    const inner = h("div", { class: "stack" }, skeleton());
+    const problem = h("div", { hidden: true });
+    const replay = async (...parts) => {
+      await api("POST", at(endpoint, ...parts, "replay"));
+      await watchingDeliveries.now();
+    };
+    const deliveryColumns = [
+      { label: t("notifications.event"), cell: (delivery) => badge(delivery.kind) },
+      { label: t("notifications.state"), cell: (delivery) => h("div", {}, STATES[delivery.state](), delivery.problem && h("p", { class: "small bad wrap" }, delivery.problem)) },
+      { label: t("notifications.time"), cell: (delivery) => moment(delivery.createdAt) },
+      { label: t("notifications.actions"), align: "end", cell: (delivery) => delivery.state !== "pending" && button(t("notifications.replay"), { kind: "quiet", onclick: () => replay("deliveries", encodeURIComponent(delivery.id)) }) },
+    ];
+    const draw = ({ items }) => [
+      items.some(({ state }) => state === "parked") && h("div", { class: "row" }, button(t("notifications.replayAll"), { onclick: () => replay() })),
+      table(t("notifications.deliveriesOf", { name: endpoint.name }), deliveryColumns, items, { empty: h("p", { class: "soft" }, t("notifications.noDeliveries")) }),
+    ];
+    const dialog = openDialog(t("notifications.deliveriesOf", { name: endpoint.name }), { wide: true, build: () => [problem, inner], actions: (close) => [button(t("shell.close"), { onclick: () => close() })] });
+    const watchingDeliveries = await watch(() => api("GET", at(endpoint, "deliveries")), (state) => keepFocus(inner, () => replace(inner, draw(state))), { seconds: LOOK_SECONDS, onerror: showProblem(problem) }).catch((error) => (dialog.close(), Promise.reject(error)));
     await dialog.closed;
+    watchingDeliveries();
     await again();
   }
 
-  replace(place, toolbar(t("notifications.endpointsText"), button(t("notifications.add"), { kind: "primary", icon: "add", onclick: () => edit(null) })), list);
-  await loadInto(list, load, content);
+  replace(place, toolbar(t("notifications.endpointsText"), button(t("notifications.add"), { kind: "primary", icon: "add", onclick: () => edit(null) })), lost, list);
+  const watching = await watch(() => api("GET", base), ({ items }) => keepFocus(list, () => replace(list, content(items))), { seconds: LOOK_SECONDS, onerror: showProblem(lost) });
+  return watching;
 }
 
 /** Show a secret that no page shows again. */

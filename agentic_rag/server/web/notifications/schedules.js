@@ -3,23 +3,21 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
-import { dialogForm, moment, toolbar } from "../operator/parts.js";
-import { badge, button, checkbox, confirmLoss, emptyState, field, input, loadInto, openDialog, select, table, textarea, toast } from "../ui.js";
-import { none, showSecret } from "./endpoints.js";
+import { dialogForm, moment, showProblem, toolbar } from "../operator/parts.js";
+import { badge, button, checkbox, confirmLoss, emptyState, field, input, openDialog, select, skeleton, table, textarea, toast } from "../ui.js";
+import { keepFocus, watch } from "../watch.js";
+import { LOOK_SECONDS, none, showSecret } from "./endpoints.js";
 
 const CATCH_UP = { skip: () => t("notifications.catchSkip"), once: () => t("notifications.catchOnce"), all: () => t("notifications.catchAll") };
 const STATES = { claimed: () => t("notifications.stateWaiting"), running: () => t("notifications.stateRunning"), done: () => t("notifications.stateDone"), failed: () => t("notifications.stateFailed"), skipped: () => t("notifications.stateSkipped") };
 
+/** Show the schedules of a domain. Returns a function that ends the watch of their states. */
 export async function showSchedules(place, { domain }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/schedules`;
-  const list = h("div", {});
-  let all = [];
+  const list = h("div", {}, skeleton());
+  const lost = h("div", { hidden: true });
   const at = (each, ...parts) => [base, encodeURIComponent(each.id), ...parts].join("/");
-  const load = async () => (all = (await api("GET", base)).items);
-  const again = async () => {
-    await load();
-    replace(list, content());
-  };
+  const again = () => watching.now();
   const columns = [
     { label: t("notifications.name"), cell: (each) => h("div", {}, h("div", { class: "wrap", dir: "auto" }, each.name), h("span", { class: "faint small" }, t("notifications.runsAs", { name: each.ownerId }))) },
     { label: t("notifications.when"), cell: (each) => (each.cron ? h("div", {}, h("code", {}, each.cron), " ", h("span", { class: "faint small" }, each.timeZone)) : h("div", {}, t("notifications.byWebhook"), " ", h("code", { class: "wrap small" }, each.trigger))) },
@@ -36,11 +34,12 @@ export async function showSchedules(place, { domain }) {
       ],
     },
   ];
-  const content = () => table(t("notifications.schedules"), columns, all, { empty: emptyState(t("notifications.noSchedules"), t("notifications.noSchedulesText"), { icon: "list" }) });
+  const content = (schedules) => table(t("notifications.schedules"), columns, schedules, { empty: emptyState(t("notifications.noSchedules"), t("notifications.noSchedulesText"), { icon: "list" }) });
 
   async function runNow(each) {
     await api("POST", at(each, "run"));
     toast(t("notifications.runQueued", { name: each.name }));
+    await again();
   }
 
   async function remove(each) {
@@ -51,6 +50,7 @@ export async function showSchedules(place, { domain }) {
 
   async function edit(known) {
     const { items: endpoints } = await api("GET", `/api/domains/${encodeURIComponent(domain.id)}/endpoints`);
+    if (!list.isConnected) return; // the reader went on meanwhile
     const zone = known?.timeZone ?? Intl.DateTimeFormat().resolvedOptions().timeZone ?? "UTC";
     const mono = (value, props = {}) => input({ value, dir: "ltr", class: "input mono", ...props });
     const name = field(t("notifications.name"), input({ value: known?.name ?? "" }));
@@ -80,25 +80,23 @@ export async function showSchedules(place, { domain }) {
   }
 
   async function openRuns(schedule) {
-    const inner = h("div", { class: "stack" });
+    const inner = h("div", { class: "stack" }, skeleton());
+    const problem = h("div", { hidden: true });
     const chat = (each) => `#/chat/${encodeURIComponent(domain.id)}/${encodeURIComponent(each.conversationId)}`;
-    const dialog = openDialog(t("notifications.runsOf", { name: schedule.name }), { wide: true, build: () => [inner], actions: (close) => [button(t("shell.close"), { onclick: () => close() })] });
-    await loadInto(inner, () => api("GET", at(schedule, "firings")), ({ items }) =>
-      table(
-        t("notifications.runsOf", { name: schedule.name }),
-        [
-          { label: t("notifications.time"), cell: (each) => moment(each.createdAt) },
-          { label: t("notifications.state"), cell: (each) => h("div", {}, STATES[each.state](), each.detail && h("p", { class: "small wrap" }, each.detail)) },
-          { label: t("notifications.conversation"), cell: (each) => (each.conversationId ? h("a", { href: chat(each), onclick: () => dialog.close() }, t("notifications.openConversation")) : none()) },
-        ],
-        items,
-        { empty: h("p", { class: "soft" }, t("notifications.noRuns")) },
-      ),
-    );
+    const dialog = openDialog(t("notifications.runsOf", { name: schedule.name }), { wide: true, build: () => [problem, inner], actions: (close) => [button(t("shell.close"), { onclick: () => close() })] });
+    const runColumns = [
+      { label: t("notifications.time"), cell: (run) => moment(run.createdAt) },
+      { label: t("notifications.state"), cell: (run) => h("div", {}, STATES[run.state](), run.detail && h("p", { class: "small wrap" }, run.detail)) },
+      { label: t("notifications.conversation"), cell: (run) => (run.conversationId ? h("a", { href: chat(run), onclick: () => dialog.close() }, t("notifications.openConversation")) : none()) },
+    ];
+    const draw = ({ items }) => table(t("notifications.runsOf", { name: schedule.name }), runColumns, items, { empty: h("p", { class: "soft" }, t("notifications.noRuns")) });
+    const endWatch = await watch(() => api("GET", at(schedule, "firings")), (runs) => keepFocus(inner, () => replace(inner, draw(runs))), { seconds: LOOK_SECONDS, onerror: showProblem(problem) }).catch((error) => (dialog.close(), Promise.reject(error)));
     await dialog.closed;
+    endWatch();
     await again();
   }
 
-  replace(place, toolbar(t("notifications.schedulesText"), button(t("notifications.addSchedule"), { kind: "primary", icon: "add", onclick: () => edit(null) })), list);
-  await loadInto(list, load, content);
+  replace(place, toolbar(t("notifications.schedulesText"), button(t("notifications.addSchedule"), { kind: "primary", icon: "add", onclick: () => edit(null) })), lost, list);
+  const watching = await watch(() => api("GET", base), ({ items }) => keepFocus(list, () => replace(list, content(items))), { seconds: LOOK_SECONDS, onerror: showProblem(lost) });
+  return watching;
 }

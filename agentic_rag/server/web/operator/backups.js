@@ -4,7 +4,8 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatBytes, t } from "../i18n.js";
 import { badge, button, copyButton, emptyState, notice, progress, table, toast } from "../ui.js";
-import { ago, card, code, facts, keepFocus, moment, toolbar, watch } from "./parts.js";
+import { keepFocus, watch } from "../watch.js";
+import { ago, card, code, facts, moment, showProblem, toolbar } from "./parts.js";
 
 const BACKUPS = "/api/backups";
 
@@ -26,7 +27,7 @@ export async function show(place) {
     () => api("GET", BACKUPS),
     (found) => {
       const now = found.job?.state === "running" ? found.job.id : null;
-      if (running && !now && found.job.id === running) tell(found.job);
+      if (running && !now && found.job?.id === running) tell(found.job); // without a job, the server has restarted
       running = now;
       make.disabled = Boolean(now);
       if (now) {
@@ -46,10 +47,7 @@ export async function show(place) {
     },
     {
       seconds: 1,
-      onerror: (error) => {
-        lost.hidden = !error;
-        if (error) replace(lost, notice("bad", error.message));
-      },
+      onerror: showProblem(lost),
     },
   );
   return looking;

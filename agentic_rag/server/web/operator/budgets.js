@@ -13,6 +13,9 @@ const UNITS = { tokens: () => t("operator.tokens"), money: () => t("operator.mon
 const PERIODS = { day: () => t("operator.everyDay"), month: () => t("operator.everyMonth") };
 const options = (names) => Object.entries(names).map(([key, name]) => [key, name()]);
 
+/** Budgets that are removed once their toast has gone; kept for a reader who leaves the tab and comes back before. */
+const removed = new Set();
+
 /** What the server takes of a budget that it told. */
 const wishOf = ({ scope, subject, unit, period, soft = null, hard = null }) => ({ scope, subject, unit, period, soft, hard });
 
@@ -25,7 +28,6 @@ export async function show(place, { app }) {
     key: keys.filter((each) => !each.revokedAt).map(({ id }) => [id, keyNames.get(id)]),
   };
   const list = h("div", {});
-  const removed = new Set();
   let all = [];
 
   const subjectName = ({ scope, subject }) => (scope === "domain" ? domainName(subject) : (keyNames.get(subject) ?? subject));

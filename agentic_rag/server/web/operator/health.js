@@ -6,7 +6,8 @@ import { inWords, loadSentences } from "../errors/text.js";
 import { formatBytes, formatNumber, formatPercent, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { announce, badge, emptyState, notice, table } from "../ui.js";
-import { ago, code, domainNames, facts, keepFocus, watch } from "./parts.js";
+import { keepFocus, watch } from "../watch.js";
+import { ago, code, domainNames, facts } from "./parts.js";
 
 await loadSentences();
 

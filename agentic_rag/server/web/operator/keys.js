@@ -49,7 +49,9 @@ async function revoke(key, onchange) {
 
 /** Ask for a key, then show it this once. `user`: whose, where that is settled. */
 export async function newKeyDialog({ user = "", app, ondone }) {
+  const address = location.hash;
   const [users, domains] = await Promise.all([user ? [] : loadUsers(), app.domains()]);
+  if (location.hash !== address) return; // the reader went on meanwhile
   const { control, list } = userInput(users, { name: "user", required: true, value: user, readonly: Boolean(user) });
   const whose = field(t("operator.user"), control, { hint: user ? "" : t("operator.keyUserHint") });
   const roles = [["", t("operator.asUser")], ["member", grantName("member")], ["author", grantName("author")], ["admin", grantName("admin")], ["operator", t("operator.isOperator")]];

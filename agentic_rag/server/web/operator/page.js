@@ -50,7 +50,11 @@ export async function show(main, { params, app }) {
   }
 
   await open(params);
-  return { leave: () => leaveTab?.(), update: open };
+  const leave = () => {
+    order += 1; // a tab that is still being loaded ends at once
+    leaveTab?.();
+  };
+  return { leave, update: open };
 }
 
 function drawHead(head, current) {

@@ -1,9 +1,9 @@
-// What several of the operator's pages show: moments, people's grants, folded facts, a page that looks again by itself.
+// What several of the operator's pages show: moments, people's grants, facts, and a form in a dialog.
 
 import { api } from "../api.js";
-import { h } from "../dom.js";
+import { h, replace } from "../dom.js";
 import { formatAgo, formatDate, t } from "../i18n.js";
-import { badge, button, input, select } from "../ui.js";
+import { badge, button, input, notice, select } from "../ui.js";
 
 /** A moment: how long ago, and when exactly for who asks. Nothing for none. */
 export const ago = (iso) => (iso ? h("time", { datetime: iso, title: formatDate(iso) }, formatAgo(iso)) : null);
@@ -83,52 +83,11 @@ export function userInput(users, props = {}) {
   return { control: made, list };
 }
 
-/** Look again every so often while the page is seen, and show what has changed. Returns what ends that.
- * `load()` returns JSON; `draw(found)` is called when it is another than before; `onerror(error)` when it failed. */
-export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}) {
-  let shown = null;
-  let timer = 0;
-  let ended = false;
-  let asked = 0;
-  const look = async (first) => {
-    clearTimeout(timer);
-    const own = (asked += 1);
-    const isOld = () => ended || own !== asked; // one that was asked later knows more, and goes on
-    try {
-      const found = await load();
-      if (isOld()) return;
-      const text = JSON.stringify(found);
-      if (text !== shown) draw(found);
-      shown = text;
-      onerror(null);
-    } catch (error) {
-      if (first) throw error;
-      if (isOld()) return;
-      onerror(error);
-    }
-    if (!ended) timer = setTimeout(soon, seconds * 1000);
-  };
-  const soon = () => (document.hidden ? (timer = setTimeout(soon, seconds * 1000)) : look(false));
-  const seen = () => !document.hidden && look(false);
-  await look(true);
-  document.addEventListener("visibilitychange", seen);
-  const end = () => {
-    ended = true;
-    clearTimeout(timer);
-    document.removeEventListener("visibilitychange", seen);
-  };
-  end.now = () => look(false);
-  return end;
-}
-
-const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex='0']";
-
-/** Draw something anew without taking the focus from who is in it: it goes to what stands in the same place. */
-export function keepFocus(element, draw) {
-  const at = [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
-  draw();
-  if (at >= 0) element.querySelectorAll(FOCUSABLE)[at]?.focus({ preventScroll: true });
-}
+/** Return what shows at an element that the state could not be loaded again: `onerror` of `watch`. */
+export const showProblem = (element) => (error) => {
+  element.hidden = !error;
+  if (error) replace(element, notice("bad", error.code ? error.message : t("shell.failed")));
+};
 
 /** A form in a dialog: what does not fit is shown at its field, or below all of them, and what was typed stays.
  * `fields`: by the path the server names; `send()` makes the request and closes by itself. */

@@ -5,7 +5,8 @@ import { h, replace } from "../dom.js";
 import { inWords, loadSentences } from "../errors/text.js";
 import { formatBytes, formatNumber, t } from "../i18n.js";
 import { badge, button, checkbox, copyButton, emptyState, field, input, loadInto, notice, openDialog, select, table, textarea, toast } from "../ui.js";
-import { ago, card, code, dialogForm, domainNames, facts, moment, toolbar } from "./parts.js";
+import { keepFocus, watch } from "../watch.js";
+import { ago, card, code, dialogForm, domainNames, facts, moment, showProblem, toolbar } from "./parts.js";
 
 await loadSentences();
 
@@ -23,10 +24,13 @@ export async function show(place, { app, item }) {
   const nameOf = await domainNames(app);
   if (item) {
     const body = h("div", { class: "stack" });
-    replace(place, h("div", {}, h("a", { href: "#/operator/requests" }, t("operator.allRequests"))), body);
-    const load = () => loadInto(body, () => api("GET", `${REQUESTS}/${encodeURIComponent(item)}`), (request) => draw(request, nameOf, load, app));
-    await load();
-    return;
+    const lost = h("div", { hidden: true });
+    replace(place, h("div", {}, h("a", { href: "#/operator/requests" }, t("operator.allRequests"))), lost, body);
+    const load = () => api("GET", `${REQUESTS}/${encodeURIComponent(item)}`);
+    // An approved line is installed some time later, and another operator may decide. Until then nothing is drawn again, so
+    // that what is typed into the form stays.
+    const end = await watch(load, (request) => keepFocus(body, () => replace(body, draw(request, nameOf, () => end.now(), app))), { onerror: showProblem(lost) });
+    return end;
   }
   const list = h("div");
   const choices = [["open", t("operator.requestsOpen")], ["", t("operator.requestsAll")]];
@@ -34,6 +38,7 @@ export async function show(place, { app, item }) {
   const load = () => loadInto(list, () => api("GET", REQUESTS, { query: { state: state.value } }), ({ items }) => requestsTable(items, nameOf));
   replace(place, toolbar(t("operator.requestsText"), state), list);
   await load();
+  return undefined;
 }
 
 function requestsTable(items, nameOf) {

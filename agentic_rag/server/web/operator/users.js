@@ -51,9 +51,8 @@ async function newUserDialog(app, ondone) {
           const all = operator.control.checked;
           const body = { name: name.control.value.trim(), displayName: display.control.value.trim(), operator: all, grants: all ? {} : grants.read() };
           const made = await api("POST", "/api/users", { body });
-          close(made);
           toast(t("operator.userMade", { name: made.name }));
-          ondone(made);
+          if (close(made)) ondone(made);
         },
       }),
   });
@@ -64,11 +63,19 @@ async function showOne(place, app, name) {
   const body = h("div", { class: "stack" });
   const back = h("a", { href: "#/operator/users" }, t("operator.allUsers"));
   replace(place, h("div", {}, back), body);
-  const redraw = () => load(body, app, path, redraw);
+  let rights = { of: "", element: null };
+  /** Return the form of a user's rights: the same one until the stored rights change, so that a new key or a disabled
+   * account takes nothing that is typed there. */
+  const rightsOf = (user, domains) => {
+    const of = JSON.stringify([user.displayName, user.operator, user.grants, domains.map(({ id, name }) => [id, name])]);
+    if (of !== rights.of) rights = { of, element: grantsCard(user, domains, path, redraw) };
+    return rights.element;
+  };
+  const redraw = () => load(body, app, path, { redraw, rightsOf });
   await redraw();
 }
 
-async function load(body, app, path, redraw) {
+async function load(body, app, path, { redraw, rightsOf }) {
   let user;
   try {
     user = await api("GET", path);
@@ -95,7 +102,7 @@ async function load(body, app, path, redraw) {
       [t("operator.created"), moment(user.createdAt)],
       [t("operator.changed"), moment(user.updatedAt)],
     ]),
-    provided ? providedGrants(user, nameOf) : grantsCard(user, domains, path, redraw),
+    provided ? providedGrants(user, nameOf) : rightsOf(user, domains),
     keysCard(user, app, nameOf, redraw),
     endCard(user, path, redraw, app),
   );
@@ -182,9 +189,8 @@ function eraseDialog(user, path, app) {
             return;
           }
           const { number } = await api("DELETE", path);
-          close(true);
           toast(t("operator.userErased", { name: user.name, number: String(number) }), { seconds: 12 });
-          app.navigate("#/operator/users");
+          if (close(true)) app.navigate("#/operator/users");
         },
       }),
   });

@@ -18,11 +18,13 @@ const keyOf = ({ kind, id }) => `${kind}/${id}`;
 /** The draft of a role: `{files: {"kind/id": text}}` of what was typed and is not written. */
 export const draftOf = (domainId, role) => draft(`role.${domainId}.${role}`);
 
+export const addressOfRole = (domainId, role) => `/api/domains/${encodeURIComponent(domainId)}/roles/${encodeURIComponent(role)}`;
+
 /** Show a role; returns what ends it. */
 export async function showRole(panel, { domain, role, app, place }) {
-  const address = `/api/domains/${encodeURIComponent(domain.id)}/roles/${encodeURIComponent(role)}`;
+  const address = addressOfRole(domain.id, role);
   let end = null;
-  await loadInto(panel, () => readRole(address, domain.id, role), (view) => {
+  await loadInto(panel, () => readRole(address), (view) => {
     const editor = new RoleEditor({ domain, role, app, place, address, view });
     end = () => editor.end();
     return editor.element;
@@ -31,7 +33,7 @@ export async function showRole(panel, { domain, role, app, place }) {
 }
 
 /** Return a role, or the template of one that is not there yet: then `isNew`. */
-async function readRole(address, domainId, role) {
+async function readRole(address) {
   try {
     return await api("GET", address);
   } catch (error) {
@@ -276,6 +278,7 @@ class RoleEditor {
     }
     const theirs = now.files.filter((file) => this.files.some((mine) => keyOf(mine) === keyOf(file) && mine.stored !== null && mine.stored !== (file.content ?? "") && mine.text !== (file.content ?? "")));
     if (!theirs.length) return true;
+    if (!this.element.isConnected) return false; // what is typed is kept as a draft
     const build = () => [h("p", {}, t("roles.conflictText")), theirs.map((file) => h("section", { class: "stack-small" }, h("h3", { class: "mono" }, file.file), diffView(file.content ?? "", this.files.find((mine) => keyOf(mine) === keyOf(file)).text)))];
     const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
@@ -309,8 +312,9 @@ class RoleEditor {
   }
 
   remove() {
+    const undo = (error) => (error ? this.place.reload() : this.app.navigate(this.place.href(this.role)));
+    doLater(t("roles.deleted", { role: this.role }), { act: () => api("DELETE", this.address), undo, address: this.address });
     this.app.navigate(this.place.href());
-    doLater(t("roles.deleted", { role: this.role }), { act: () => api("DELETE", this.address), undo: () => this.app.navigate(this.place.href(this.role)) });
   }
 
   async addFile() {
@@ -339,6 +343,7 @@ class RoleEditor {
 
   async tryOut() {
     await this.check();
+    if (!this.element.isConnected) return undefined; // the reader went on meanwhile
     if (this.broken) return toastError({ code: "BROKEN", message: t("roles.brokenTrial"), status: 0 });
     return openTrial({ domain: this.domain, role: this.role, files: () => this.drafts(true) });
   }

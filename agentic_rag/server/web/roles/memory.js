@@ -3,7 +3,7 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatDate, formatPercent, t } from "../i18n.js";
-import { badge, button, doLater, emptyState, input, loadInto, menu, notice, saveFile, select, tabs, toast } from "../ui.js";
+import { badge, button, doLater, emptyState, input, isDoomed, loadInto, menu, notice, saveFile, select, tabs, toast } from "../ui.js";
 import { networkView, ROOT } from "./network.js";
 
 const AT_ONCE = 50;
@@ -13,8 +13,10 @@ const MOST_BYTES = 20_000_000;
 
 export async function show(panel, { domain, rest, app, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/memories`;
+  let shown = [];
 
   async function draw(parts) {
+    shown = parts;
     await loadInto(panel, () => api("GET", base, { query: { limit: 1 } }), ({ roles, scope }) => {
       const role = parts?.[0] ?? roles[0] ?? domain.settings.primaryRoleId ?? "assistant";
       if (!roles.length) return emptyMemory(role);
@@ -73,41 +75,42 @@ export async function show(panel, { domain, rest, app, place }) {
 
   function listPart(role) {
     const list = h("div", {});
-    const gone = new Set();
+    const addressOf = (engram) => `${base}/${encodeURIComponent(engram.id)}`;
     const query = input({ type: "search", placeholder: t("roles.find"), "aria-label": t("roles.find") });
     const which = select(SHOWN.map((each) => [each, t(`roles.show.${each}`)]), { "aria-label": t("roles.show"), onchange: () => begin() });
     let items = [];
     let total = 0;
+    let searches = 0;
+    /** Load the next page. One of an earlier search is left out: its memories do not belong into this list. */
     const load = async () => {
+      const search = searches;
       const page = await api("GET", base, { query: { role, q: query.value.trim(), show: which.value, offset: items.length, limit: AT_ONCE } });
+      if (search !== searches) return;
       items = [...items, ...page.items];
       total = page.total;
     };
     const content = () => {
-      const left = items.filter((each) => !gone.has(each.id));
+      const left = items.filter((each) => !isDoomed(addressOf(each)));
+      const doomed = items.length - left.length;
       if (!left.length) return h("p", { class: "soft", role: "status" }, t("roles.noneFound"));
       const more = items.length < total && button(t("roles.moreMemories", { count: total - items.length }), { onclick: async () => (await load(), redraw()) });
-      return [h("p", { class: "small soft", role: "status" }, t("roles.memories", { count: total - gone.size })), h("ul", { class: "rows", "aria-label": t("roles.memoryOf") }, left.map(row)), more];
+      return [h("p", { class: "small soft", role: "status" }, t("roles.memories", { count: total - doomed })), h("ul", { class: "rows", "aria-label": t("roles.memoryOf") }, left.map(row)), more];
     };
     const redraw = () => replace(list, content());
     const begin = () => {
+      searches += 1;
       items = [];
       return loadInto(list, load, content);
     };
     const remove = (each) => {
-      gone.add(each.id);
-      redraw();
-      const undo = () => {
-        gone.delete(each.id);
-        redraw();
-      };
       const act = async () => {
-        await api("DELETE", `${base}/${encodeURIComponent(each.id)}`, { query: { role } });
+        await api("DELETE", addressOf(each), { query: { role } });
         items = items.filter((other) => other !== each);
-        gone.delete(each.id);
         total -= 1;
       };
-      doLater(t("roles.forgotten"), { act, undo });
+      // who has left and come back sees another list than this one
+      doLater(t("roles.forgotten"), { act, undo: () => (list.isConnected ? redraw() : place.reload()), address: addressOf(each) });
+      redraw();
     };
     const row = (each) => h("li", { class: "rows-item" }, engramView(each), h("div", { class: "rows-end" }, button(t("roles.forget"), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(each) })));
     const form = h("form", { class: "toolbar", role: "search" }, h("div", { class: "grow" }, query), which, button(t("roles.findNow"), { type: "submit" }));
@@ -141,7 +144,7 @@ export async function show(panel, { domain, rest, app, place }) {
           known += done.known;
         }
         toast(t("roles.imported", { count: added, known }));
-        await draw([role]);
+        await draw(shown); // another role, if the reader has chosen one meanwhile
       } catch (error) {
         toast(error instanceof SyntaxError ? t("roles.importBad") : error.code ? error.message : t("shell.failed"), { kind: "error" });
       }

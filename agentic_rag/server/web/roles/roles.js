@@ -4,8 +4,8 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { inWords, loadSentences } from "../errors/text.js";
 import { t } from "../i18n.js";
-import { badge, button, emptyState, field, input, loadInto, openDialog } from "../ui.js";
-import { draftOf, showRole } from "./editor.js";
+import { badge, button, emptyState, field, input, isDoomed, loadInto, openDialog } from "../ui.js";
+import { addressOfRole, draftOf, showRole } from "./editor.js";
 
 await loadSentences();
 
@@ -13,24 +13,30 @@ const ID = /^[\p{L}\p{N}_][\p{L}\p{N}_.-]{0,63}$/u;
 
 export async function show(panel, { domain, rest, app, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}`;
-  let leave = null;
+  let leaveRole = null;
+  let turn = 0;
 
   async function draw(parts) {
-    leave?.();
-    leave = null;
-    if (parts?.[0]) leave = await showRole(panel, { domain, role: parts[0], app, place });
-    else await drawList();
+    const own = ++turn;
+    leaveRole?.();
+    leaveRole = null;
+    if (!parts?.[0]) return await drawList();
+    const leave = await showRole(panel, { domain, role: parts[0], app, place });
+    if (own === turn) leaveRole = leave;
+    else leave(); // the reader went on meanwhile
+    return undefined;
   }
 
   async function drawList() {
     const load = () => Promise.all([api("GET", `${base}/roles`), api("GET", `${base}/role-findings`)]);
     await loadInto(panel, load, ([roles, findings]) => {
       const found = findings.items.filter((each) => each.severity !== "info");
+      const listed = roles.items.filter(({ id }) => !isDoomed(addressOfRole(domain.id, id)));
       return h(
         "div",
         { class: "stack" },
         h("div", { class: "row row-apart" }, h("p", { class: "soft grow" }, t("roles.text")), h("div", { class: "row" }, button(t("roles.withNuwa"), { onclick: () => askNuwa() }), button(t("roles.create"), { kind: "primary", icon: "add", onclick: create }))),
-        roles.items.length ? h("ul", { class: "rows", "aria-label": t("roles.list") }, roles.items.map(row)) : emptyState(t("roles.none"), t("roles.noneText"), { icon: "person" }),
+        listed.length ? h("ul", { class: "rows", "aria-label": t("roles.list") }, listed.map(row)) : emptyState(t("roles.none"), t("roles.noneText"), { icon: "person" }),
         found.length > 0 && findingsView(found),
       );
     });
@@ -82,5 +88,9 @@ export async function show(panel, { domain, rest, app, place }) {
 
   replace(panel);
   await draw(rest);
-  return { update: draw, leave: () => leave?.() };
+  const leave = () => {
+    turn += 1;
+    leaveRole?.();
+  };
+  return { update: draw, leave };
 }

@@ -4,7 +4,9 @@ import { api } from "../api.js";
 import { WaitCard } from "../chat/waits.js";
 import { h, replace } from "../dom.js";
 import { formatAgo, loadWords, t } from "../i18n.js";
-import { emptyState, notice, toast } from "../ui.js";
+import { showProblem } from "../operator/parts.js";
+import { emptyState, toast } from "../ui.js";
+import { watch } from "../watch.js";
 
 const WAITS = "/api/waits";
 const LOOK_SECONDS = 5;
@@ -20,13 +22,9 @@ export async function show(main, { app }) {
   replace(main, h("div", { class: "page page-narrow" }, head, lost, list, none));
   const names = new Map((await app.domains()).map((each) => [each.id, each.name]));
   const cards = new Map();
-  let timer = 0;
-  let ended = false;
+  const load = () => api("GET", WAITS, { query: { state: "open", pageSize: AT_ONCE } });
 
-  async function look() {
-    clearTimeout(timer);
-    const { items, total } = await api("GET", WAITS, { query: { state: "open", pageSize: AT_ONCE } });
-    if (ended) return;
+  function draw({ items, total }) {
     // a card that somebody writes in stays as it is: only what came and went changes
     const open = new Set(items.map((each) => each.id));
     for (const [id, card] of cards) {
@@ -36,34 +34,16 @@ export async function show(main, { app }) {
     }
     for (const wait of items.toReversed()) {
       if (cards.has(wait.id)) continue;
-      const card = waitItem(app, wait, names.get(wait.domainId) ?? wait.domainId, look);
+      const card = waitItem(app, wait, names.get(wait.domainId) ?? wait.domainId, () => watching.now());
       cards.set(wait.id, card);
       list.prepend(card);
     }
     none.hidden = cards.size > 0;
     app.waitsCounted?.(total);
-    timer = setTimeout(again, LOOK_SECONDS * 1000);
   }
-  const again = async () => {
-    if (document.hidden) {
-      timer = setTimeout(again, LOOK_SECONDS * 1000);
-      return;
-    }
-    try {
-      await look();
-      lost.hidden = true;
-    } catch (error) {
-      lost.hidden = ended;
-      replace(lost, notice("warn", error.message));
-      if (!ended) timer = setTimeout(again, LOOK_SECONDS * 1000);
-    }
-  };
 
-  await look();
-  return () => {
-    ended = true;
-    clearTimeout(timer);
-  };
+  const watching = await watch(load, draw, { seconds: LOOK_SECONDS, onerror: showProblem(lost) });
+  return watching;
 }
 
 function waitItem(app, wait, domain, look) {
