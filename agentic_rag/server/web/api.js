@@ -88,29 +88,29 @@ const unreachable = () => new ApiError(0, "OFFLINE", t(navigator.onLine === fals
 
 async function errorOf(response) {
   const text = await response.text().catch(() => "");
-  let said = null;
+  let answer = null;
   try {
-    said = JSON.parse(text).error;
+    answer = JSON.parse(text).error;
   } catch {
     // something between us and the server answered
   }
-  return await errorFrom(response.status, said, response.headers.get("X-Request-Id"));
+  return await errorFrom(response.status, answer, response.headers.get("X-Request-Id"));
 }
 
 /** Return the ApiError of an answer: `said` is its `{code, message, details, requestId}`, null if it was unreadable. */
-export async function errorFrom(status, said, requestId) {
-  if (!said?.message) return new ApiError(status, said?.code ?? "UNEXPECTED", t("shell.unexpected", { status }), said?.details, said?.requestId ?? requestId);
+export async function errorFrom(status, answer, requestId) {
+  if (!answer?.message) return new ApiError(status, answer?.code ?? "UNEXPECTED", t("shell.unexpected", { status }), answer?.details, answer?.requestId ?? requestId);
   await loadErrorTexts();
-  return new ApiError(status, said.code, errorText(said), detailsInWords(said.details), said.requestId ?? requestId);
+  return new ApiError(status, answer.code, errorText(answer), detailsInWords(answer.details), answer.requestId ?? requestId);
 }
 
 /** Return parameters as the end of an address. */
 export function asQuery(query) {
-  const given = new URLSearchParams();
+  const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query ?? {})) {
-    if (value !== null && value !== undefined && value !== "") given.append(name, String(value));
+    if (value !== null && value !== undefined && value !== "") parameters.append(name, String(value));
   }
-  const text = given.toString();
+  const text = parameters.toString();
   return text && `?${text}`;
 }
 

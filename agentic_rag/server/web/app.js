@@ -34,10 +34,10 @@ async function mountCount(link) {
 const START = "#/chat";
 
 /** Return the page that a hash means with its params: `{page, params}`; null: none does. */
-export function findPage(hash, among = pages) {
-  const given = hash.replace(/^#\/?/, "").split("?")[0].split("/").filter(Boolean).map(decode);
+function findPage(hash, among = pages) {
+  const segments = hash.replace(/^#\/?/, "").split("?")[0].split("/").filter(Boolean).map(decode);
   for (const page of among) {
-    const params = match(page.path.split("/"), given);
+    const params = match(page.path.split("/"), segments);
     if (params) return { page, params };
   }
   return null;
@@ -51,16 +51,16 @@ function decode(segment) {
   }
 }
 
-function match(wanted, given) {
+function match(wanted, segments) {
   const params = {};
-  for (const [at, each] of wanted.entries()) {
-    if (each.startsWith("*")) return { ...params, [each.slice(1)]: given.slice(at) };
-    const name = /^:(\w+)(\??)$/.exec(each);
-    if (!name && given[at] !== each) return null;
-    if (name && given[at] === undefined && !name[2]) return null;
-    if (name) params[name[1]] = given[at] ?? null;
+  for (const [at, segment] of wanted.entries()) {
+    if (segment.startsWith("*")) return { ...params, [segment.slice(1)]: segments.slice(at) };
+    const name = /^:(\w+)(\??)$/.exec(segment);
+    if (!name && segments[at] !== segment) return null;
+    if (name && segments[at] === undefined && !name[2]) return null;
+    if (name) params[name[1]] = segments[at] ?? null;
   }
-  return given.length > wanted.length ? null : params;
+  return segments.length > wanted.length ? null : params;
 }
 
 const ROLES = ["member", "author", "admin"];
@@ -95,10 +95,10 @@ class App {
    * which `name` is null if a sign-in is needed; `user` stays the same then. */
   async refreshUser() {
     const before = this.user;
-    const now = await presence();
-    if (now.name !== null) this.user = now;
-    if (!before.signedIn && now.signedIn) watchSignIn(now);
-    return now;
+    const user = await presence();
+    if (user.name !== null) this.user = user;
+    if (!before.signedIn && user.signedIn) watchSignIn(user);
+    return user;
   }
 
   /** Go to an address of the page, such as "#/chat/dom_1". `instead`: of the present one in the browser's history. */
@@ -136,35 +136,35 @@ function freshMain(page = null) {
 }
 
 async function route() {
-  const found = findPage(location.hash.replace(/^#?\/?$/, START));
-  const own = ++turn;
-  if (found && found.page === shown.page && shown.update) {
-    mark(found.page);
-    await shown.update(found.params);
+  const match = findPage(location.hash.replace(/^#?\/?$/, START));
+  const ownTurn = ++turn;
+  if (match && match.page === shown.page && shown.update) {
+    mark(match.page);
+    await shown.update(match.params);
     return;
   }
   await shown.leave?.();
-  if (own !== turn) return;
+  if (ownTurn !== turn) return;
   if (shown.page) app.forgetDomains();
   shown = { page: null, leave: null, update: null };
-  if (!found || (found.page.allowed && !found.page.allowed(app))) {
+  if (!match || (match.page.allowed && !match.page.allowed(app))) {
     mark(null);
     app.setTitle(t("shell.notFound"));
     const home = h("a", { class: "button", href: START }, t("shell.toChat"));
     append(freshMain(), emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search", actions: [home], level: 1 }));
     return;
   }
-  mark(found.page);
+  mark(match.page);
   try {
-    const [module] = await loadAll(found.page.load(), loadWords(found.page.words), loadStyle(found.page.style));
-    if (own !== turn) return;
-    const main = freshMain(found.page); // now, so that the old page stays until the new one can be drawn
-    const left = await module.show(main, { params: found.params, app });
+    const [module] = await loadAll(match.page.load(), loadWords(match.page.words), loadStyle(match.page.style));
+    if (ownTurn !== turn) return;
+    const main = freshMain(match.page); // now, so that the old page stays until the new one can be drawn
+    const left = await module.show(main, { params: match.params, app });
     const ends = typeof left === "function" ? { leave: left } : (left ?? {});
-    if (own !== turn) await ends.leave?.();
-    else shown = { page: found.page, leave: ends.leave ?? null, update: ends.update ?? null };
+    if (ownTurn !== turn) await ends.leave?.();
+    else shown = { page: match.page, leave: ends.leave ?? null, update: ends.update ?? null };
   } catch (error) {
-    if (own !== turn) return;
+    if (ownTurn !== turn) return;
     if (!error?.code) console.error(error);
     const again = button(t("shell.tryAgain"), { icon: "retry", onclick: route });
     append(freshMain(), emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
@@ -185,8 +185,8 @@ function buildRail() {
     .filter((page) => page.nav && (!page.allowed || page.allowed(app)))
     .map(({ name, nav }) => h("a", { class: "rail-link", href: nav.href, dataset: nav.mount ? { page: name, empty: "" } : { page: name }, ref: (link) => nav.mount && queueMicrotask(() => nav.mount(link).catch(toastError)) }, icon(nav.icon, 20), h("span", {}, nav.label())));
   const theme = document.documentElement.dataset.theme ?? "";
-  const own = [
-    ...["", "light", "dark"].map((each) => ({ label: t(`shell.theme.${each || "system"}`), icon: each === theme ? "check" : null, act: () => chooseTheme(each) })),
+  const items = [
+    ...["", "light", "dark"].map((choice) => ({ label: t(`shell.theme.${choice || "system"}`), icon: choice === theme ? "check" : null, act: () => chooseTheme(choice) })),
     null,
     { label: t("shell.programs"), icon: "key", act: () => app.navigate("#/programs") },
     { label: t("shell.keys"), icon: "keyboard", act: showKeys },
@@ -195,8 +195,8 @@ function buildRail() {
     ...Object.entries(languages).map(([code, name]) => ({ label: name, icon: code === language ? "check" : "globe", act: () => chooseLanguage(code) })),
     app.user.signedIn ? null : false,
     app.user.signedIn ? { label: t("shell.signOut"), icon: "sign-out", act: signOut } : false,
-  ].filter((each) => each !== false);
-  const person = menu(t("shell.account", { name: app.user.name }), own, { icon: "person" });
+  ].filter((item) => item !== false);
+  const person = menu(t("shell.account", { name: app.user.name }), items, { icon: "person" });
   replace(rail, rail.querySelector(".rail-mark"), h("div", { class: "rail-links" }, links), person);
 }
 

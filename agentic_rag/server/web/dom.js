@@ -32,7 +32,7 @@ function fill(element, props, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "ref") value(element);
     else if (name === "dataset") Object.assign(element.dataset, value);
-    else if (name === "style") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
+    else if (name === "style") for (const [key, setting] of Object.entries(value)) element.style.setProperty(key, setting);
     else if (PROPERTIES.has(name) && !(name === "value" && tagOf(element) === "li")) element[name] = value;
     else if (name === "href" || name === "src") {
       if (isSafe(String(value), tagOf(element))) element.setAttribute(name, below(String(value)));

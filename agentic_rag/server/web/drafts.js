@@ -42,7 +42,7 @@ export function draft(key) {
 export function draftsUnder(prefix) {
   try {
     const start = nameOf(prefix);
-    return Object.keys(localStorage).filter((each) => each.startsWith(start)).map((each) => each.slice(start.length));
+    return Object.keys(localStorage).filter((name) => name.startsWith(start)).map((name) => name.slice(start.length));
   } catch {
     return [];
   }
@@ -50,9 +50,9 @@ export function draftsUnder(prefix) {
 
 function forgetOldest(name, value) {
   try {
-    const drafts = Object.keys(localStorage).filter((each) => each.startsWith(PREFIX) && each !== name);
-    const at = (each) => JSON.parse(localStorage.getItem(each))?.at ?? 0;
-    drafts.sort((first, second) => at(first) - at(second)).slice(0, 20).forEach((each) => localStorage.removeItem(each));
+    const drafts = Object.keys(localStorage).filter((otherName) => otherName.startsWith(PREFIX) && otherName !== name);
+    const at = (otherName) => JSON.parse(localStorage.getItem(otherName))?.at ?? 0;
+    drafts.sort((first, second) => at(first) - at(second)).slice(0, 20).forEach((draft) => localStorage.removeItem(draft));
     localStorage.setItem(name, JSON.stringify({ value, at: Date.now() }));
   } catch {
     // full, or none at all
@@ -109,13 +109,13 @@ export function tabs(name) {
  * Returns `{saved(version), onSaved(call), end()}`. */
 export function editing(key, onOther) {
   const channel = tabs(`editing.${key}`);
-  const own = crypto.randomUUID();
+  const ownTab = crypto.randomUUID();
   channel.hear("here", ({ tab, answered }) => {
-    if (tab === own) return;
-    if (!answered) channel.tell("here", { tab: own, answered: true });
+    if (tab === ownTab) return;
+    if (!answered) channel.tell("here", { tab: ownTab, answered: true });
     onOther();
   });
-  channel.tell("here", { tab: own });
+  channel.tell("here", { tab: ownTab });
   return {
     saved: (version) => channel.tell("saved", { version }),
     onSaved: (call) => channel.hear("saved", call),

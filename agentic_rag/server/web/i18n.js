@@ -65,7 +65,7 @@ export function t(key, values = {}) {
 export const hasWords = (key) => words.has(key);
 
 /** The language as the reader's region writes it: en-GB has another order of days and months than en-US. */
-const region = navigator.languages?.find((each) => each.toLowerCase().split("-")[0] === language) ?? language;
+const region = navigator.languages?.find((locale) => locale.toLowerCase().split("-")[0] === language) ?? language;
 const formats = new Map();
 
 function format(kind, options) {

@@ -19,20 +19,20 @@ export async function presence() {
 
 /** Use the ticket that stands behind the `#` of the address, and take it out of there. Returns whether there was one. */
 export async function useTicket() {
-  const found = /^#ticket=([\w-]+)$/.exec(location.hash);
-  if (!found) return false;
+  const match = /^#ticket=([\w-]+)$/.exec(location.hash);
+  if (!match) return false;
   history.replaceState(null, "", "#/");
   const who = await presence();
-  if (who.name === null) await api("POST", "/api/auth/ticket", { body: { ticket: found[1] }, asIs: true });
+  if (who.name === null) await api("POST", "/api/auth/ticket", { body: { ticket: match[1] }, asIs: true });
   return true;
 }
 
 /** Take the reason out of the address with which an OpenID provider sent the browser back; null: there is none. */
 export function takeRefusal() {
-  const found = /^#\/sign-in-failed\/([A-Z_]+)$/.exec(location.hash);
-  if (!found) return null;
+  const match = /^#\/sign-in-failed\/([A-Z_]+)$/.exec(location.hash);
+  if (!match) return null;
   history.replaceState(null, "", "#/");
-  return found[1];
+  return match[1];
 }
 
 /** Tell the page's other tabs that somebody signed in here. */
@@ -42,13 +42,13 @@ export const tellSignedIn = () => session.tell("in");
  * `ended()`: nobody is signed in any more; `changed(user)`: the same user with other rights. Returns what ends that. */
 export function keepSignedIn(user, { ended, changed }) {
   if (!user.signedIn) return () => {};
-  let known = user;
+  let lastUser = user;
   let used = Date.now();
   const note = () => (used = Date.now());
-  for (const each of ["keydown", "pointerdown"]) addEventListener(each, note, { passive: true });
+  for (const event of ["keydown", "pointerdown"]) addEventListener(event, note, { passive: true });
   const renewIfDue = async () => {
-    if (!known.signedIn) return;
-    const expires = new Date(known.signedIn.expiresAt).getTime();
+    if (!lastUser.signedIn) return;
+    const expires = new Date(lastUser.signedIn.expiresAt).getTime();
     if (expires - Date.now() > RENEW_BEFORE || Date.now() - used > RENEW_BEFORE) return;
     await api("POST", "/api/auth/renew", { asIs: true }).catch(() => null);
   };
@@ -61,10 +61,10 @@ export function keepSignedIn(user, { ended, changed }) {
     const who = await presence().catch(() => null); // one that does not answer says nothing of who is signed in
     if (!who) return;
     if (who.name === null) return void (document.hidden || ended());
-    if (who.name !== known.name) return void location.reload(); // nothing of one person is left for the next
-    const other = rights(who) !== rights(known);
-    known = who;
-    if (other) changed(who);
+    if (who.name !== lastUser.name) return void location.reload(); // nothing of one person is left for the next
+    const isChanged = rights(who) !== rights(lastUser);
+    lastUser = who;
+    if (isChanged) changed(who);
   };
   const timer = setInterval(look, LOOK_SECONDS * 1000);
   const seen = () => document.hidden || look();
@@ -73,7 +73,7 @@ export function keepSignedIn(user, { ended, changed }) {
   return () => {
     clearInterval(timer);
     document.removeEventListener("visibilitychange", seen);
-    for (const each of ["keydown", "pointerdown"]) removeEventListener(each, note);
+    for (const event of ["keydown", "pointerdown"]) removeEventListener(event, note);
     for (const stop of stops) stop();
   };
 }

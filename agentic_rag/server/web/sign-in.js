@@ -10,7 +10,7 @@ const AGAIN_SECONDS = 2;
 
 /** Return the form. `onsignedin()` follows. `name`: who was signed in before. `beside`: the provider's page opens in a
  * tab of its own, so that this page and what was typed in it stay. */
-export function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
+function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
   const who = field(t("shell.name"), input({ name: "username", autocomplete: "username", required: true, value: name, spellcheck: false, autocapitalize: "none" }));
   const key = field(t("shell.key"), input({ name: "password", type: "password", autocomplete: "current-password", required: true }), { hint: t("shell.keyHint") });
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
@@ -49,7 +49,7 @@ export async function signInPage(place, who, refusal = null) {
     const done = () => (end(), resolve());
     // without keys there is nothing to type: the page says why this browser is refused
     const way = who.needsKey ? signInForm(who.provider, done) : h("p", {}, refusedBecause(who.refusal));
-    const made = h(
+    const element = h(
       "section",
       { class: "sign-in" },
       h(
@@ -60,12 +60,12 @@ export async function signInPage(place, who, refusal = null) {
         refusal && notice("bad", refusalWords(refusal)),
         way,
         who.openCommand
-          ? h("div", { class: "stack stack-tight" }, h("p", { class: "faint" }, t("shell.signInHelp")), h("div", { class: "row row-tight" }, h("code", { class: "wrap" }, who.openCommand), copyButton(t("signin.copyCommand"), who.openCommand)))
+          ? h("div", { class: "stack" }, h("p", { class: "faint" }, t("shell.signInHelp")), h("div", { class: "row row-tight" }, h("code", { class: "wrap" }, who.openCommand), copyButton(t("signin.copyCommand"), who.openCommand)))
           : h("p", { class: "faint" }, t("shell.signInHelp"), " ", h("code", {}, "agentic-rag open")),
       ),
     );
-    replace(place, made);
-    made.querySelector("input")?.focus();
+    replace(place, element);
+    element.querySelector("input")?.focus();
   });
 }
 

@@ -19,7 +19,7 @@ export class PageView {
     this.label = h("span", { class: "small", "aria-live": "polite" });
     this.larger = button(t("source.enlarge"), { kind: "quiet", icon: "search", "aria-pressed": "false", onclick: () => void this.#enlarge() });
     this.image = h("img", { class: "page-image", hidden: true });
-    const box = (kind) => (each) => h("span", { class: `page-mark ${kind}`, style: { "--x": each.x, "--y": each.y, "--w": each.width, "--h": each.height } });
+    const box = (kind) => (box) => h("span", { class: `page-mark ${kind}`, style: { "--x": box.x, "--y": box.y, "--w": box.width, "--h": box.height } });
     this.marks = h("div", { class: "page-marks", "aria-hidden": "true" }, page.passage.map(box("page-passage")), page.cited.map(box("page-cited")));
     this.sheet = h("div", { class: "page-sheet", style: { "--ratio": page.width / page.height } }, this.image, this.marks);
     this.frame = h("div", { class: "page-frame", tabindex: 0, role: "group" }, this.sheet);

@@ -102,7 +102,7 @@ class SourcePanel {
   #key(event) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.closest?.("input, textarea, select, [contenteditable]")) return;
-    const isOver = document.querySelector("[popover]:popover-open") || [...document.querySelectorAll("dialog[open]")].some((each) => each !== this.dialog?.element);
+    const isOver = document.querySelector("[popover]:popover-open") || [...document.querySelectorAll("dialog[open]")].some((dialog) => dialog !== this.dialog?.element);
     if (isOver) return;
     if (event.key === "Escape" && this.column) {
       event.preventDefault();
@@ -175,7 +175,7 @@ class SourcePanel {
       h(
         "header",
         { class: "source-head" },
-        h("div", { class: "grow" }, h("h2", { class: "source-name wrap", dir: "auto" }, place.documentName), where && h("p", { class: "faint small wrap", dir: "auto" }, where), place.sourceUri && h("p", { class: "small source-address" }, addressOf(place.sourceUri, t("source.openThere")))),
+        h("div", { class: "grow" }, h("h2", { class: "source-name wrap", dir: "auto" }, place.documentName), where && h("p", { class: "faint small wrap", dir: "auto" }, where), place.sourceUri && h("p", { class: "small" }, addressOf(place.sourceUri, t("source.openThere")))),
         h("a", { class: "button button-quiet button-compact", href: `${address}/file`, download: place.documentName, "aria-label": t("source.download"), title: t("source.download") }, icon("download")),
       ),
       sentence && place.cited && !table && h("blockquote", { class: "source-quote" }, h("p", { class: "wrap", dir: "auto" }, h("span", { class: "source-words" }, sentence.trim())), copyButton(t("source.copyQuote"), sentence.trim())),
@@ -206,16 +206,16 @@ const isAttached = (id) => id.startsWith("att_");
 /** Return what could not be shown, in words; what the page says of its own marks is said in the reader's language. */
 function notesOf({ notes, page }) {
   if (!page || page.found === "whole") return notes;
-  const [own, ...others] = notes;
-  if (!page.width) return [t("source.noImage", { why: own }), ...others];
+  const [ownNote, ...others] = notes;
+  if (!page.width) return [t("source.noImage", { why: ownNote }), ...others];
   return [page.found === "none" ? t("source.noMarks") : t("source.fewMarks"), ...others];
 }
 
 /** A paragraph beside the passage, below the heading it stands under where that is another one. */
-function near(place, other) {
-  if (!other) return null;
-  const isElsewhere = other.headingPath.join("\n") !== place.headingPath.join("\n");
-  return h("div", { class: "passage", dir: "auto" }, isElsewhere && other.headingPath.length > 0 && h("p", { class: "faint small wrap" }, other.headingPath.join(" › ")), h("p", { class: "plain wrap" }, other.text));
+function near(place, neighbour) {
+  if (!neighbour) return null;
+  const isElsewhere = neighbour.headingPath.join("\n") !== place.headingPath.join("\n");
+  return h("div", { class: "passage", dir: "auto" }, isElsewhere && neighbour.headingPath.length > 0 && h("p", { class: "faint small wrap" }, neighbour.headingPath.join(" › ")), h("p", { class: "plain wrap" }, neighbour.text));
 }
 
 function tableOf({ header, rows }) {

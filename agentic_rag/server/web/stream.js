@@ -90,7 +90,7 @@ const add = (view, event, item) => setItems(view, event, [...itemsOf(view, event
 
 function changeCall(view, event, change) {
   const items = itemsOf(view, event.agent);
-  const at = items.findLastIndex((each) => each.kind === "call" && each.id === event.toolCallId);
+  const at = items.findLastIndex((item) => item.kind === "call" && item.id === event.toolCallId);
   if (at < 0) return false;
   setItems(view, event, items.with(at, { ...items[at], ...change(items[at]) }));
   return true;
@@ -106,42 +106,42 @@ function say(view, event, kind) {
   if (last?.kind === kind && last.iteration === iteration.number) {
     setItems(view, event, items.with(-1, { ...last, text: last.text + event.text }));
   } else {
-    const own = kind === "text" ? { at: iteration.length, citations: [], continues: iteration.continues && iteration.length === 0 } : {};
-    add(view, event, { kind, iteration: iteration.number, text: event.text, ...own });
+    const citing = kind === "text" ? { at: iteration.length, citations: [], continues: iteration.continues && iteration.length === 0 } : {};
+    add(view, event, { kind, iteration: iteration.number, text: event.text, ...citing });
   }
   view.iterations = { ...view.iterations, [event.agent ?? ""]: { ...iteration, length: iteration.length + added } };
 }
 
 function cite(view, event) {
   const items = itemsOf(view, event.agent);
-  const at = items.findLastIndex((each) => each.kind === "text" && each.iteration === event.iteration && each.at < event.textTo);
+  const at = items.findLastIndex((item) => item.kind === "text" && item.iteration === event.iteration && item.at < event.textTo);
   const { type, seq, ts, turnId, conversationId, ...reference } = event;
   if (at >= 0) {
     const item = items[at];
     const citation = { ...reference, from: Math.max(0, event.textFrom - item.at), to: event.textTo - item.at };
     setItems(view, event, items.with(at, { ...item, citations: [...item.citations, citation] }));
   }
-  if (!view.references.some((each) => each.number === reference.number)) {
+  if (!view.references.some((cited) => cited.number === reference.number)) {
     view.references = [...view.references, reference].sort((first, second) => first.number - second.number);
   }
 }
 
 function reset(view, event) {
-  const dropped = (each) => each.iteration === event.iteration && (each.kind === "text" || each.kind === "thinking" || (each.kind === "call" && each.status === "writing"));
-  setItems(view, event, itemsOf(view, event.agent).filter((each) => !dropped(each)));
+  const dropped = (item) => item.iteration === event.iteration && (item.kind === "text" || item.kind === "thinking" || (item.kind === "call" && item.status === "writing"));
+  setItems(view, event, itemsOf(view, event.agent).filter((item) => !dropped(item)));
   const iteration = iterationOf(view, event);
   view.iterations = { ...view.iterations, [event.agent ?? ""]: { ...iteration, number: event.iteration, length: 0 } };
   const cited = new Set();
   for (const items of [view.items, ...Object.values(view.lanes).map((lane) => lane.items)]) {
-    for (const item of items) for (const each of item.citations ?? []) cited.add(each.number);
+    for (const item of items) for (const citation of item.citations ?? []) cited.add(citation.number);
   }
-  view.references = view.references.filter((each) => cited.has(each.number));
+  view.references = view.references.filter((reference) => cited.has(reference.number));
 }
 
 function end(view, event, status) {
   view.status = status;
   view.endedAt = event.ts ?? null;
-  const settle = (items) => items.map((each) => (each.kind === "call" && (each.status === "running" || each.status === "writing") ? { ...each, status: "interrupted" } : each));
+  const settle = (items) => items.map((item) => (item.kind === "call" && (item.status === "running" || item.status === "writing") ? { ...item, status: "interrupted" } : item));
   view.items = settle(view.items);
   view.lanes = Object.fromEntries(Object.entries(view.lanes).map(([agent, lane]) => [agent, { ...lane, items: settle(lane.items) }]));
 }
@@ -202,7 +202,7 @@ const CHANGES = {
   input_answered(view, event) {
     const wait = view.waits[event.waitId];
     if (wait) view.waits = { ...view.waits, [event.waitId]: { ...wait, state: event.action, by: event.by ?? "" } };
-    if (!Object.values(view.waits).some((each) => each.state === "open")) view.status = "running";
+    if (!Object.values(view.waits).some((wait) => wait.state === "open")) view.status = "running";
   },
   done(view, event) {
     end(view, event, "done");
@@ -230,12 +230,6 @@ export function textOf(view) {
     iteration = item.iteration;
   }
   return text;
-}
-
-/** Return whether something is being searched for right now. */
-export function isSearching(view) {
-  const running = (items) => items.some((each) => each.kind === "call" && each.status === "running" && /search|recall|read_document/.test(each.name));
-  return running(view.items) || Object.values(view.lanes).some((lane) => running(lane.items));
 }
 
 // The connection
@@ -341,10 +335,10 @@ export class Stream {
 
   #flush() {
     if (this.state !== "open") return;
-    for (const each of this.unanswered.values()) {
-      if (each.sent) continue;
-      each.sent = true;
-      this.#write(each.frame);
+    for (const request of this.unanswered.values()) {
+      if (request.sent) continue;
+      request.sent = true;
+      this.#write(request.frame);
     }
   }
 
@@ -408,11 +402,11 @@ export class Stream {
 
   #lost() {
     this.#drop();
-    for (const [requestId, each] of this.unanswered) {
-      if (each.again) each.sent = false;
-      else if (each.sent) {
+    for (const [requestId, request] of this.unanswered) {
+      if (request.again) request.sent = false;
+      else if (request.sent) {
         this.unanswered.delete(requestId);
-        each.reject(new FrameRefused("CONNECTION_LOST", "The connection was lost before the answer came."));
+        request.reject(new FrameRefused("CONNECTION_LOST", "The connection was lost before the answer came."));
       }
     }
     this.#again();
@@ -440,22 +434,22 @@ export class Stream {
 
   #hear(frame) {
     if (frame.type === "pong") clearTimeout(this.pong);
-    else if (ANSWERS.has(frame.type)) this.#settle(frame, (each) => each.resolve(frame));
+    else if (ANSWERS.has(frame.type)) this.#settle(frame, (request) => request.resolve(frame));
     else if (frame.type === "error" && !frame.turnId) this.#refused(frame);
     else if (frame.type === "resync") this.#resync(frame);
     else if (frame.conversationId && frame.type !== "subscribed") this.#event(frame);
   }
 
   #settle(frame, act) {
-    const each = this.unanswered.get(frame.requestId);
-    if (!each) return;
+    const request = this.unanswered.get(frame.requestId);
+    if (!request) return;
     this.unanswered.delete(frame.requestId);
-    act(each);
+    act(request);
   }
 
   #refused(frame) {
     if (frame.requestId && this.unanswered.has(frame.requestId)) {
-      this.#settle(frame, (each) => each.reject(new FrameRefused(frame.code, frame.message, frame.details)));
+      this.#settle(frame, (request) => request.reject(new FrameRefused(frame.code, frame.message, frame.details)));
     } else if (frame.code === "LOG_GONE" || frame.code === "TURN_NOT_FOUND") this.#resync(frame);
   }
 
@@ -489,5 +483,5 @@ function defaultUrl() {
 /** Return a key under which a message may be sent again. */
 export function newKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join("");
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

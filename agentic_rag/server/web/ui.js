@@ -17,9 +17,9 @@ export function announce(text) {
 export function button(label, { kind = "", icon: name, compact = false, onclick, ...props } = {}) {
   const content = [name && icon(name), compact ? null : h("span", {}, label)];
   const names = ["button", kind && `button-${kind}`, compact && "button-compact"].filter(Boolean).join(" ");
-  const made = h("button", { type: "button", class: names, "aria-label": compact ? label : null, title: compact ? label : null, ...props }, content);
-  if (onclick) made.addEventListener("click", (event) => made.ariaBusy !== "true" && whileBusy(made, () => onclick(event)));
-  return made;
+  const element = h("button", { type: "button", class: names, "aria-label": compact ? label : null, title: compact ? label : null, ...props }, content);
+  if (onclick) element.addEventListener("click", (event) => element.ariaBusy !== "true" && whileBusy(element, () => onclick(event)));
+  return element;
 }
 
 /** A busy button takes no click; whether it is off is for `act` to say, and it keeps the focus. */
@@ -40,9 +40,9 @@ async function whileBusy(element, act) {
 export function toast(text, { undo, kind = "", seconds } = {}) {
   const close = () => {
     clearTimeout(timer);
-    made.remove();
+    element.remove();
   };
-  const made = h(
+  const element = h(
     "div",
     { class: `toast ${kind && `toast-${kind}`}`, role: kind === "error" ? "alert" : "status" },
     kind === "error" && icon("alert"),
@@ -50,7 +50,7 @@ export function toast(text, { undo, kind = "", seconds } = {}) {
     undo && button(undo.label ?? t("shell.undo"), { kind: "quiet", onclick: () => (close(), undo.act()) }),
     button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, onclick: close }),
   );
-  document.getElementById("toasts").append(made);
+  document.getElementById("toasts").append(element);
   const stay = seconds ?? (undo ? 8 : 5);
   const timer = kind === "error" && seconds === undefined ? 0 : setTimeout(close, stay * 1000);
   return { close };
@@ -60,8 +60,8 @@ export function toast(text, { undo, kind = "", seconds } = {}) {
 export function toastError(error) {
   if (error?.name === "AbortError") return null;
   if (!error?.code) console.error(error);
-  const known = error?.code ? errorText(error) : t("shell.failed");
-  return toast(error?.requestId && error.status >= 500 ? `${known} (${error.requestId})` : known, { kind: "error" });
+  const text = error?.code ? errorText(error) : t("shell.failed");
+  return toast(error?.requestId && error.status >= 500 ? `${text} (${error.requestId})` : text, { kind: "error" });
 }
 
 /** The addresses of what will be deleted once its toast has gone. */
@@ -112,9 +112,9 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   let resolve;
   const closed = new Promise((done) => (resolve = done));
   let value;
-  const close = (given) => {
+  const close = (result) => {
     if (!element.open) return false;
-    value = given;
+    value = result;
     element.close();
     return true;
   };
@@ -139,7 +139,7 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   element.showModal();
   // the browser would focus the button that closes the dialog
   const fields = [...element.querySelectorAll(".dialog-body :is(input:not([type=file], [type=checkbox], [type=radio]), textarea):not(:disabled)")];
-  fields.find((each) => each.checkVisibility())?.focus();
+  fields.find((field) => field.checkVisibility())?.focus();
   return { element, close, closed };
 }
 
@@ -161,23 +161,23 @@ export function field(label, control, { hint = "", error = "", inline = false } 
   const hintLine = h("p", { class: "field-hint", id: hintId, hidden: !hint }, hint);
   const errorLine = h("p", { class: "field-error", id: errorId, role: "alert", hidden: !error }, error);
   const name = h("label", { for: control.id }, label);
-  const made = h("div", { class: `field ${inline ? "field-inline" : ""}` }, inline ? [control, name] : [name, control], hintLine, errorLine);
+  const element = h("div", { class: `field ${inline ? "field-inline" : ""}` }, inline ? [control, name] : [name, control], hintLine, errorLine);
   control.setAttribute("aria-describedby", `${hintId} ${errorId}`);
-  made.control = control;
-  made.setHint = (text) => {
+  element.control = control;
+  element.setHint = (text) => {
     hintLine.textContent = text;
     hintLine.hidden = !text;
   };
-  made.setError = (text) => {
+  element.setError = (text) => {
     errorLine.textContent = text;
     errorLine.hidden = !text;
     control.setAttribute("aria-invalid", text ? "true" : "false");
   };
-  made.refuse = (text) => {
-    made.setError(text);
+  element.refuse = (text) => {
+    element.setError(text);
     control.focus();
   };
-  return made;
+  return element;
 }
 
 export const input = (props = {}) => h("input", { type: "text", class: "input", autocomplete: "off", ...props });
@@ -186,9 +186,9 @@ export const checkbox = (props = {}) => h("input", { type: "checkbox", class: "c
 
 /** A select of `[value, label]` pairs. */
 export function select(options, { value, ...props } = {}) {
-  const made = h("select", { class: "input", ...props }, options.map(([each, label]) => h("option", { value: each }, label)));
-  if (value !== undefined) made.value = value;
-  return made;
+  const element = h("select", { class: "input", ...props }, options.map(([value, label]) => h("option", { value: value }, label)));
+  if (value !== undefined) element.value = value;
+  return element;
 }
 
 /** Return whether the page is dark: by the chosen theme, else by the system's. */
@@ -205,15 +205,15 @@ export function menu(label, items, { icon: name = "more", compact = true, kind =
   const opener = button(label, { kind, icon: name, compact, "aria-haspopup": "menu", "aria-expanded": "false", popovertarget: list.id, ...props });
   const entries = () => [...list.querySelectorAll('[role="menuitem"]:not([disabled])')];
   const move = (by) => {
-    const all = entries();
-    all[(all.indexOf(document.activeElement) + by + all.length) % all.length]?.focus();
+    const items = entries();
+    items[(items.indexOf(document.activeElement) + by + items.length) % items.length]?.focus();
   };
   list.addEventListener("beforetoggle", (event) => {
     opener.setAttribute("aria-expanded", String(event.newState === "open"));
     if (event.newState !== "open") return;
-    const given = typeof items === "function" ? items() : items;
-    const shown = given.filter((each) => each !== false && each !== undefined);
-    replace(entriesPlace, shown.filter((each, at) => each !== null || (at > 0 && at < shown.length - 1)).map((each) => each === null ? h("hr") : menuItem(each, list)));
+    const listed = typeof items === "function" ? items() : items;
+    const shown = listed.filter((item) => item !== false && item !== undefined);
+    replace(entriesPlace, shown.filter((item, at) => item !== null || (at > 0 && at < shown.length - 1)).map((item) => item === null ? h("hr") : menuItem(item, list)));
     const pairs = facts?.() ?? [];
     replace(list, entriesPlace, pairs.length > 0 && h("dl", { class: "menu-facts" }, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))));
     const place = opener.getBoundingClientRect();
@@ -238,12 +238,12 @@ export function menu(label, items, { icon: name = "more", compact = true, kind =
 
 function menuItem({ label, icon: name, act, danger, disabled }, list) {
   const props = { type: "button", role: "menuitem", class: `menu-item ${danger ? "menu-danger" : ""}`, disabled };
-  const made = h("button", props, name ? icon(name, 16) : h("span", { class: "menu-gap" }), h("span", {}, label));
-  made.addEventListener("click", () => {
+  const element = h("button", props, name ? icon(name, 16) : h("span", { class: "menu-gap" }), h("span", {}, label));
+  element.addEventListener("click", () => {
     list.hidePopover();
     Promise.resolve(act()).catch(toastError);
   });
-  return made;
+  return element;
 }
 
 /** Tabs that are links: `items`: `{key, label, href, count?}`. */
@@ -269,7 +269,7 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
       head.tabIndex = is ? 0 : -1;
       if (is) panel.setAttribute("aria-labelledby", head.id);
     }
-    if (!built.has(key)) built.set(key, items.find((each) => each.key === key).build());
+    if (!built.has(key)) built.set(key, items.find((item) => item.key === key).build());
     replace(panel, built.get(key));
     onselect?.(key);
   };
@@ -281,18 +281,18 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
     choose(next.dataset.key);
     next.focus();
   });
-  const made = h("div", { class: "tabbed" }, list, panel);
-  made.select = choose;
+  const element = h("div", {}, list, panel);
+  element.select = choose;
   choose(current);
-  return made;
+  return element;
 }
 
 /** Return a table. `columns`: `{label, cell(row), align?}`; `empty`: shown if there are no rows. A wide table scrolls. */
 export function table(caption, columns, rows, { empty } = {}) {
   if (!rows.length && empty) return empty;
   const of = (column) => (column.align === "end" ? "cell-end" : null);
-  const head = h("tr", {}, columns.map((each) => h("th", { scope: "col", class: of(each) }, each.label)));
-  const line = (row) => h("tr", {}, columns.map((each) => h("td", { class: of(each), "data-label": each.label }, each.cell(row))));
+  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: of(column) }, column.label)));
+  const line = (row) => h("tr", {}, columns.map((column) => h("td", { class: of(column), "data-label": column.label }, column.cell(row))));
   return h(
     "div",
     { class: "table-frame", tabindex: 0, role: "group", "aria-label": caption },
@@ -309,32 +309,32 @@ export function emptyState(title, text, { icon: name = "info", actions = [], lev
 /** Progress of a long job. `stop`: ends it. Returns the element with `set(done, of, text)`; `of` 0: nobody knows. */
 export function progress(label, { stop } = {}) {
   const bar = h("progress", { "aria-label": label });
-  const text = h("span", { class: "progress-text" }, label);
-  const made = h("div", { class: "progress" }, text, bar, stop && button(t("shell.stop"), { kind: "quiet", icon: "stop", onclick: stop }));
-  made.set = (done, of, words) => {
+  const text = h("span", {}, label);
+  const element = h("div", { class: "progress" }, text, bar, stop && button(t("shell.stop"), { kind: "quiet", icon: "stop", onclick: stop }));
+  element.set = (done, of, words) => {
     if (of) {
       bar.max = of;
       bar.value = done;
     } else bar.removeAttribute("value");
     if (words !== undefined) text.textContent = words;
   };
-  return made;
+  return element;
 }
 
 /** A button that copies text, given or made when it is pressed, and says that it did. */
 export function copyButton(label, text, { compact = true, kind = "quiet" } = {}) {
-  const made = button(label, { kind, icon: "copy", compact });
-  made.addEventListener("click", async () => {
+  const element = button(label, { kind, icon: "copy", compact });
+  element.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(typeof text === "function" ? await text() : text);
-      made.firstChild.replaceWith(icon("check"));
+      element.firstChild.replaceWith(icon("check"));
       announce(t("shell.copied"));
-      setTimeout(() => made.firstChild.replaceWith(icon("copy")), 1500);
+      setTimeout(() => element.firstChild.replaceWith(icon("copy")), 1500);
     } catch (error) {
       toast(error?.code ? error.message : t("shell.notCopied"), { kind: "error" });
     }
   });
-  return made;
+  return element;
 }
 
 /** The address of a document in the system it came from: a link if it is one of the web, else a text. */
@@ -362,16 +362,16 @@ const loads = new WeakMap();
 /** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. An answer
  * that comes after a later load of the element began is dropped. */
 export async function loadInto(element, load, build) {
-  const own = {};
-  loads.set(element, own);
+  const token = {};
+  loads.set(element, token);
   replace(element, skeleton());
   try {
     const loaded = await load();
-    if (loads.get(element) !== own) return;
+    if (loads.get(element) !== token) return;
     const built = await build(loaded);
-    if (loads.get(element) === own) replace(element, built);
+    if (loads.get(element) === token) replace(element, built);
   } catch (error) {
-    if (error?.name === "AbortError" || loads.get(element) !== own) return;
+    if (error?.name === "AbortError" || loads.get(element) !== token) return;
     if (!error?.code) console.error(error);
     const again = button(t("shell.tryAgain"), { icon: "retry", onclick: () => loadInto(element, load, build) });
     replace(element, emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again] }));

@@ -24,11 +24,11 @@ export const loadChartStyle = () => loadStyle("/web/usage-chart.css");
 /** Return the chart of rows grouped by day and model, for the days `from` to `to`, both included; null without tokens. */
 export function usageChart(rows, { from, to }) {
   if (!rows.some(tokensOf)) return null;
-  const days = daysBetween(from || rows.map((each) => each.day).sort()[0], to);
+  const days = daysBetween(from || rows.map((row) => row.day).sort()[0], to);
   const place = h("div", {});
   const buttons = VIEWS.map((view) => h("button", { type: "button", class: "segment", dataset: { view }, onclick: () => draw(view) }, t(`usage.view.${view}`)));
   const draw = (view) => {
-    for (const each of buttons) each.setAttribute("aria-pressed", String(each.dataset.view === view));
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.view === view));
     replace(place, drawing(days, view === "model" ? byModel(rows) : byKind(rows)));
   };
   draw("model");
@@ -50,20 +50,20 @@ function byModel(rows) {
     const days = models.get(row.model) ?? new Map();
     models.set(row.model, days.set(row.day, (days.get(row.day) ?? 0) + tokensOf(row)));
   }
-  const sum = (days) => [...days.values()].reduce((all, each) => all + each, 0);
+  const sum = (days) => [...days.values()].reduce((total, day) => total + day, 0);
   const sorted = [...models].sort(([, first], [, second]) => sum(second) - sum(first));
   const shown = sorted.length > MOST_MODELS ? sorted.slice(0, MOST_MODELS - 1) : sorted;
   const rest = sorted.slice(shown.length);
   const series = shown.map(([model, days]) => ({ label: model || t("usage.unknown"), at: (day) => days.get(day) ?? 0 }));
-  if (rest.length) series.push({ label: t("usage.otherModels", { count: rest.length }), at: (day) => rest.reduce((all, [, days]) => all + (days.get(day) ?? 0), 0) });
+  if (rest.length) series.push({ label: t("usage.otherModels", { count: rest.length }), at: (day) => rest.reduce((total, [, days]) => total + (days.get(day) ?? 0), 0) });
   return series;
 }
 
 function byKind(rows) {
   const days = new Map();
   for (const row of rows) {
-    const known = days.get(row.day) ?? {};
-    days.set(row.day, Object.fromEntries(KINDS.map((kind) => [kind, (known[kind] ?? 0) + row[kind]])));
+    const ofDay = days.get(row.day) ?? {};
+    days.set(row.day, Object.fromEntries(KINDS.map((kind) => [kind, (ofDay[kind] ?? 0) + row[kind]])));
   }
   return KINDS.map((kind) => ({ label: t(`usage.${kind}`), at: (day) => days.get(day)?.[kind] ?? 0 })).filter(({ at }) => [...days.keys()].some(at));
 }

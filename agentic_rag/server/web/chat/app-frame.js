@@ -175,8 +175,8 @@ export class AppFrame {
     }
   }
 
-  async #callTool({ name, arguments: given }) {
-    const call = { name, arguments: given ?? {} };
+  async #callTool({ name, arguments: callArguments }) {
+    const call = { name, arguments: callArguments ?? {} };
     const { result, question } = await this.#request("tools", call);
     return question ? await this.#approve(call, question) : result;
   }
@@ -203,10 +203,10 @@ export class AppFrame {
     });
   }
 
-  async #openLink(given) {
+  async #openLink(params) {
     let url;
     try {
-      url = new URL(String(given).slice(0, MOST_CHARACTERS));
+      url = new URL(String(params).slice(0, MOST_CHARACTERS));
     } catch {
       throw refusal(WRONG_PARAMS, "the url is not valid");
     }
@@ -218,7 +218,7 @@ export class AppFrame {
 
   async #message(content) {
     const blocks = Array.isArray(content) ? content : [content];
-    const text = blocks.map((each) => (each?.type === "text" ? String(each.text) : "")).join("\n\n").trim();
+    const text = blocks.map((block) => (block?.type === "text" ? String(block.text) : "")).join("\n\n").trim();
     if (!text || text.length > MOST_CHARACTERS) throw refusal(WRONG_PARAMS, `a text of 1 to ${MOST_CHARACTERS} characters is expected`);
     await this.#ask(t("chat.app.sendMessage"), text, t("chat.app.send"));
     await this.send(text);

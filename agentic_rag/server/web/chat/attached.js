@@ -25,11 +25,11 @@ export class AttachedFiles {
   }
 
   get isBusy() {
-    return this.items.some((each) => each.status === "sending" || each.status === "reading");
+    return this.items.some((item) => item.status === "sending" || item.status === "reading");
   }
 
   get ready() {
-    return this.items.filter((each) => each.status === "ready").map(({ id, name, mediaType }) => ({ id, name, mediaType }));
+    return this.items.filter((item) => item.status === "ready").map(({ id, name, mediaType }) => ({ id, name, mediaType }));
   }
 
   add(files) {
@@ -44,17 +44,17 @@ export class AttachedFiles {
   async restore(conversationId) {
     const { items } = await api("GET", pathOf(conversationId));
     if (this.isOver) return;
-    for (const each of items.filter((one) => !one.sent)) this.put([{ ...each, conversationId }]);
+    for (const item of items.filter((item) => !item.sent)) this.put([{ ...item, conversationId }]);
   }
 
   /** Show files that were read before. */
   put(files) {
-    for (const each of files) this.#change(this.#append({ ...each, status: "ready" }), {});
+    for (const file of files) this.#change(this.#append({ ...file, status: "ready" }), {});
   }
 
   /** Take off those that went with a message. Files that could not be read go, too: they were answered for. */
   clear() {
-    for (const item of this.items.filter((each) => each.status === "ready" || each.status === "failed")) this.#takeOff(item);
+    for (const item of this.items.filter((item) => item.status === "ready" || item.status === "failed")) this.#takeOff(item);
   }
 
   /** The composer shows another conversation: what is being sent goes on, and is there when somebody is back. */
@@ -108,7 +108,7 @@ export class AttachedFiles {
   }
 
   #takeOff(item) {
-    this.items = this.items.filter((each) => each !== item);
+    this.items = this.items.filter((listed) => listed !== item);
     item.parts.row.remove();
     this.#draw();
   }

@@ -24,9 +24,9 @@ export function toolTitle(name, server = "") {
 
 /** The one thing of its arguments that says what a call is about. */
 export function subject(call) {
-  const given = call.arguments;
-  if (!given) return "";
-  const value = given.query ?? given.question ?? given.agent ?? given.role ?? given.document ?? given.path ?? given.url ?? given.name;
+  const input = call.arguments;
+  if (!input) return "";
+  const value = input.query ?? input.question ?? input.agent ?? input.role ?? input.document ?? input.path ?? input.url ?? input.name;
   return typeof value === "string" ? value : "";
 }
 
@@ -126,7 +126,7 @@ export class CallCard {
       "div",
       {},
       heading(t("chat.call.result"), content),
-      images.map((each) => h("img", { class: "call-image", src: `/api/payloads/${encodeURIComponent(each.ref)}`, alt: t("chat.call.image"), loading: "lazy" })),
+      images.map((image) => h("img", { class: "call-image", src: `/api/payloads/${encodeURIComponent(image.ref)}`, alt: t("chat.call.image"), loading: "lazy" })),
       (content || !images.length) && h("pre", { class: "code", tabindex: 0 }, content || t("chat.call.empty")),
       structured && !structured._ref && h("details", {}, h("summary", { class: "faint small" }, t("chat.call.structured")), h("pre", { class: "code", tabindex: 0 }, pretty(structured))),
       (truncated || ref) && h("div", { class: "row" }, truncated && h("span", { class: "faint small" }, t("chat.call.truncated")), whole),
@@ -180,7 +180,7 @@ export function hitList(hits, domainId) {
   return h("ol", { class: "hits" }, hits.map((hit) => h("li", {}, hitCard(hit, domainId))));
 }
 
-export function hitCard(hit, domainId) {
+function hitCard(hit, domainId) {
   const open = () => openSource({ domainId, documentId: hit.documentId, chunkId: hit.chunkId, sentence: "" });
   const place = [hit.page && t("chat.page", { page: hit.page }), hit.cells, hit.headingPath?.at(-1)].filter(Boolean).join(", ");
   const content = [
@@ -194,11 +194,11 @@ export function hitCard(hit, domainId) {
 
 /** Open the searches of an answer with the scores of both legs, as they are kept. */
 export function openRetrievals(domainId, retrievalIds) {
-  const dialog = openDialog(t("chat.searches"), { side: true, build: () => h("div", { class: "stack", ref: (made) => load(made) }) });
+  const dialog = openDialog(t("chat.searches"), { side: true, build: () => h("div", { class: "stack", ref: (element) => load(element) }) });
   async function load(place) {
     try {
-      const found = await Promise.all(retrievalIds.map((id) => api("GET", `/api/domains/${domainId}/retrievals/${id}`)));
-      replace(place, found.map((each) => retrieval(each, domainId)));
+      const retrievals = await Promise.all(retrievalIds.map((id) => api("GET", `/api/domains/${domainId}/retrievals/${id}`)));
+      replace(place, retrievals.map((details) => retrieval(details, domainId)));
     } catch (error) {
       dialog.close();
       toastError(error);
@@ -206,15 +206,15 @@ export function openRetrievals(domainId, retrievalIds) {
   }
 }
 
-function retrieval(found, domainId) {
-  const candidates = new Map(found.candidates.map((each) => [each.chunkId, each]));
-  const hits = found.hits.map((hit) => {
+function retrieval(details, domainId) {
+  const candidates = new Map(details.candidates.map((candidate) => [candidate.chunkId, candidate]));
+  const hits = details.hits.map((hit) => {
     const candidate = candidates.get(hit.chunkId ?? hit.id) ?? {};
     const legs = [leg("chat.legWords", candidate.lexical), leg("chat.legMeaning", candidate.dense)].filter(Boolean).join(" · ");
-    const text = (hit.sentences ?? []).map((each) => (typeof each === "string" ? each : (each.text ?? ""))).join(" ") || candidate.snippet || hit.snippet || "";
+    const text = (hit.sentences ?? []).map((sentence) => (typeof sentence === "string" ? sentence : (sentence.text ?? ""))).join(" ") || candidate.snippet || hit.snippet || "";
     return { ...hit, name: hit.documentName ?? hit.name ?? candidate.documentName ?? "", chunkId: hit.chunkId ?? hit.chunkIds?.[0], documentId: hit.documentId ?? candidate.documentId, headingPath: hit.headingPath ?? candidate.headingPath, score: hit.score ?? candidate.relevanceScore, snippet: text, legs };
   });
-  return h("section", { class: "stack-small" }, h("h3", { class: "wrap" }, found.query), h("p", { class: "faint small" }, t("chat.foundOf", { count: found.hits.length, of: found.candidates.length, time: formatDuration(found.tookMs) })), hits.length ? hitList(hits, domainId) : h("p", { class: "soft" }, t("chat.foundNothing")));
+  return h("section", { class: "stack-small" }, h("h3", { class: "wrap" }, details.query), h("p", { class: "faint small" }, t("chat.foundOf", { count: details.hits.length, of: details.candidates.length, time: formatDuration(details.tookMs) })), hits.length ? hitList(hits, domainId) : h("p", { class: "soft" }, t("chat.foundNothing")));
 }
 
 const leg = (key, score) => (score === null || score === undefined ? "" : `${t(key)} ${formatNumber(score, { maximumFractionDigits: 2 })}`);

@@ -60,9 +60,9 @@ export class Composer {
   /** The button that takes down what one says, where the browser offers that. */
   #speechButton() {
     if (!globalThis.SpeechRecognition && !globalThis.webkitSpeechRecognition) return null;
-    const made = button(t("chat.speak"), { kind: "quiet", icon: "mic", compact: true, "aria-pressed": "false", onclick: () => this.#speak() });
+    const speakButton = button(t("chat.speak"), { kind: "quiet", icon: "mic", compact: true, "aria-pressed": "false", onclick: () => this.#speak() });
     this.speech = speechParts;
-    return made;
+    return speakButton;
   }
 
   async #speak() {
@@ -103,7 +103,7 @@ export class Composer {
   /** Offer the models that one may choose here, the domain's own first; none without a choice. */
   setModels(models) {
     this.models.hidden = models.length === 0;
-    this.picker = models.length ? select(models.map((each) => [each, each]), { "aria-label": t("chat.model") }) : null;
+    this.picker = models.length ? select(models.map((model) => [model, model]), { "aria-label": t("chat.model") }) : null;
     replace(this.models, this.picker);
   }
 
@@ -134,10 +134,10 @@ export class Composer {
   /** Keep in mind that files are attached, for a page that comes after this one. */
   async #keepAttached() {
     const { attached, key } = this;
-    const kept = draft(`attached:${key}`);
-    if (!attached?.ready.length) return kept.clear();
+    const attachedDraft = draft(`attached:${key}`);
+    if (!attached?.ready.length) return attachedDraft.clear();
     const id = await this.given.conversation();
-    if (key === this.key && attached === this.attached) kept.write(id);
+    if (key === this.key && attached === this.attached) attachedDraft.write(id);
     return undefined;
   }
 
@@ -268,11 +268,11 @@ export class Composer {
     const images = this.images;
     const attachments = this.attached?.ready ?? [];
     if (!content && !images.length) return;
-    const { opened, draft: kept, key } = this;
+    const { opened, draft: sentDraft, key } = this;
     const taken = () => {
       this.#keepSent(opened, key);
       if (this.opened === opened) this.leaving = "";
-      else kept?.write((kept.read() ?? "").slice(content.length + 1)); // what was typed after it
+      else sentDraft?.write((sentDraft.read() ?? "").slice(content.length + 1)); // what was typed after it
     };
     this.leaving = content;
     this.text.value = "";
@@ -287,7 +287,7 @@ export class Composer {
       if (this.opened === opened) this.flush();
       this.#keepSent(opened, key);
     } catch (error) {
-      const isKept = this.leaving === content || (kept?.read() ?? "").startsWith(content);
+      const isKept = this.leaving === content || (sentDraft?.read() ?? "").startsWith(content);
       this.leaving = "";
       // Whoever typed on meanwhile keeps that; what was not sent stands before it.
       if (this.opened === opened) {
@@ -298,7 +298,7 @@ export class Composer {
         this.#changed();
         this.#keepImages();
         this.flush();
-      } else if (!isKept) kept?.write([content, kept.read()].filter(Boolean).join("\n"));
+      } else if (!isKept) sentDraft?.write([content, sentDraft.read()].filter(Boolean).join("\n"));
       await loadErrorTexts();
       toastError(error);
     }
@@ -306,11 +306,11 @@ export class Composer {
 
   /** Images go with the message; other files are read for the conversation. */
   async #take(files) {
-    const others = files.filter((each) => !IMAGE_TYPES.includes(each.type));
+    const others = files.filter((file) => !IMAGE_TYPES.includes(file.type));
     if (others.length) this.#attach(others).catch(toastError);
-    for (const file of files.filter((each) => IMAGE_TYPES.includes(each.type))) {
+    for (const file of files.filter((file) => IMAGE_TYPES.includes(file.type))) {
       if (this.images.length >= MOST_IMAGES) toast(t("chat.tooManyImages", { count: MOST_IMAGES }), { kind: "error" });
-      else if (file.size + this.images.reduce((sum, each) => sum + each.size, 0) > MOST_BYTES) toast(t("chat.imageTooLarge"), { kind: "error" });
+      else if (file.size + this.images.reduce((sum, image) => sum + image.size, 0) > MOST_BYTES) toast(t("chat.imageTooLarge"), { kind: "error" });
       else this.images.push({ data: await base64(file), mediaType: file.type, size: file.size, name: file.name });
     }
     this.file.value = "";
@@ -327,12 +327,12 @@ export class Composer {
     this.previews.hidden = !this.images.length;
     replace(
       this.previews,
-      this.images.map((each) => h("span", { class: "composer-image" }, h("img", { src: `data:${each.mediaType};base64,${each.data}`, alt: each.name }), button(t("chat.removeImage", { name: each.name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#remove(each) }))),
+      this.images.map((image) => h("span", { class: "composer-image" }, h("img", { src: `data:${image.mediaType};base64,${image.data}`, alt: image.name }), button(t("chat.removeImage", { name: image.name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#remove(image) }))),
     );
   }
 
   #remove(image) {
-    this.images = this.images.filter((each) => each !== image);
+    this.images = this.images.filter((listed) => listed !== image);
     this.#drawImages();
     this.#changed();
     this.#keepImages();

@@ -8,7 +8,7 @@ const STORE = "images";
 const flag = (key) => draft(`images:${key}`);
 
 /** Whether images are kept under a key. */
-export const areKept = (key) => Boolean(flag(key).read());
+const areKept = (key) => Boolean(flag(key).read());
 
 /** Resolve to the images of a key; none where the browser has lost them. */
 export async function readImages(key) {

@@ -54,7 +54,7 @@ export class ConversationList {
   }
 
   showDomains(domains, current) {
-    replace(this.choice, domains.map((each) => h("option", { value: each.id }, each.name)));
+    replace(this.choice, domains.map((domain) => h("option", { value: domain.id }, domain.name)));
     this.choice.value = current ?? "";
     this.choice.hidden = domains.length < 2;
     this.only.hidden = domains.length > 1;
@@ -86,8 +86,8 @@ export class ConversationList {
       this.folders = folders;
       this.page += 1;
       this.hasMore = hasMore;
-      const known = new Set(isFirst ? [] : this.items.map((each) => each.id));
-      this.items = [...(isFirst ? [] : this.items), ...items.filter((each) => !known.has(each.id))];
+      const shownIds = new Set(isFirst ? [] : this.items.map((record) => record.id));
+      this.items = [...(isFirst ? [] : this.items), ...items.filter((record) => !shownIds.has(record.id))];
       this.#draw();
       this.#plan();
       this.end.unobserve(this.sentinel); // closed folders may leave the end in view: observing it again asks for the next page
@@ -105,8 +105,8 @@ export class ConversationList {
   }
 
   #setOpen(name, isOpen) {
-    const existing = new Set(this.folders.map((each) => each.name));
-    const others = (this.opened.read() ?? []).filter((each) => each !== name && existing.has(each));
+    const existing = new Set(this.folders.map((folder) => folder.name));
+    const others = (this.opened.read() ?? []).filter((folder) => folder !== name && existing.has(folder));
     this.opened.write(isOpen ? [...others, name] : others.length ? others : null);
   }
 
@@ -114,13 +114,13 @@ export class ConversationList {
   async #fill(name) {
     const { domain, status } = this;
     for (let page = 1; page <= FOLDER_PAGES; page += 1) {
-      const count = this.folders.find((each) => each.name === name)?.count ?? 0;
-      if (this.items.filter((each) => each.folder === name).length >= count) return;
+      const count = this.folders.find((folder) => folder.name === name)?.count ?? 0;
+      if (this.items.filter((record) => record.folder === name).length >= count) return;
       const query = { domainId: domain, status, folder: name, page, pageSize: MOST, sortBy: "lastMessageAt" };
       const { items, hasMore } = await api("GET", "/api/conversations", { query });
       if (this.isLeft || domain !== this.domain || status !== this.status) return;
-      const known = new Set(this.items.map((each) => each.id));
-      this.items.push(...items.filter((each) => !known.has(each.id)));
+      const shownIds = new Set(this.items.map((record) => record.id));
+      this.items.push(...items.filter((record) => !shownIds.has(record.id)));
       this.#drawFresh();
       if (!hasMore) return;
     }
@@ -142,7 +142,7 @@ export class ConversationList {
   moveToFolder(record) {
     const names = this.#folderNames();
     const name = field(t("chat.folderName"), input({ maxlength: MAX_FOLDER }));
-    const choice = field(t("chat.folder"), select([...names.map((each) => [each, each]), ["", t("chat.newFolder")]], { value: record.folder ?? names[0] ?? "" }));
+    const choice = field(t("chat.folder"), select([...names.map((name) => [name, name]), ["", t("chat.newFolder")]], { value: record.folder ?? names[0] ?? "" }));
     const show = () => (name.hidden = choice.control.value !== "");
     choice.control.addEventListener("change", () => {
       show();
@@ -176,9 +176,9 @@ export class ConversationList {
   }
 
   #folderNames() {
-    const names = new Set([...this.folders, ...this.items.map((each) => ({ name: each.folder }))].map((each) => each.name));
+    const names = new Set([...this.folders, ...this.items.map((record) => ({ name: record.folder }))].map((folder) => folder.name));
     names.delete(undefined);
-    return [...names].sort((one, other) => one.localeCompare(other, undefined, { numeric: true }));
+    return [...names].sort((first, second) => first.localeCompare(second, undefined, { numeric: true }));
   }
 
   // What happens in conversations that are not open, or in another tab
@@ -186,7 +186,7 @@ export class ConversationList {
   #plan() {
     clearTimeout(this.timer);
     if (this.isLeft) return;
-    const isBusy = this.isHasty || this.items.some((each) => each.turn);
+    const isBusy = this.isHasty || this.items.some((record) => record.turn);
     this.isHasty = false;
     this.timer = setTimeout(() => this.#look(), isBusy ? BUSY_MS : QUIET_MS);
   }
@@ -204,13 +204,13 @@ export class ConversationList {
       const [{ items }, folders] = await Promise.all([this.#ask(1, Math.min(MOST, Math.max(PAGE, this.items.length))), this.#askFolders()]);
       if (asked !== this.asked || changes !== this.changes || this.isLeft) return this.#plan(); // the answer is older than the list
       this.folders = folders;
-      const known = new Set(items.map((each) => each.id));
+      const loadedIds = new Set(items.map((record) => record.id));
       const last = items.at(-1);
-      const isBelow = (each) => last && !each.pinned && (timeOf(each) < timeOf(last) || !each.lastMessageAt);
-      const rest = items.length < MOST && items.length < this.items.length ? [] : this.items.filter((each) => !known.has(each.id) && isBelow(each));
+      const isBelow = (record) => last && !record.pinned && (timeOf(record) < timeOf(last) || !record.lastMessageAt);
+      const rest = items.length < MOST && items.length < this.items.length ? [] : this.items.filter((record) => !loadedIds.has(record.id) && isBelow(record));
       this.items = [...items, ...rest];
       this.#drawFresh();
-      for (const each of items) if (each.id === this.current) this.desk.onState(each);
+      for (const record of items) if (record.id === this.current) this.desk.onState(record);
     } catch (error) {
       if (!error?.code) console.error(error);
     }
@@ -226,40 +226,40 @@ export class ConversationList {
   }
 
   setTitle(conversationId, title) {
-    const found = this.items.find((each) => each.id === conversationId);
-    if (!found) return void this.reload();
+    const record = this.items.find((record) => record.id === conversationId);
+    if (!record) return void this.reload();
     this.changes += 1;
-    found.title = title;
+    record.title = title;
     this.#draw();
   }
 
   /** Show that a turn of a conversation began or ended; `outcome` tells how it ended. */
   setTurn(conversationId, isRunning, outcome = null) {
-    const found = this.items.find((each) => each.id === conversationId);
-    if (!found) return;
+    const record = this.items.find((record) => record.id === conversationId);
+    if (!record) return;
     this.changes += 1;
-    if (Boolean(found.turn) !== isRunning) {
-      found.turn = isRunning ? { status: "running" } : null;
-      found.lastMessageAt = new Date().toISOString();
-      this.items = [found, ...this.items.filter((each) => each !== found)];
+    if (Boolean(record.turn) !== isRunning) {
+      record.turn = isRunning ? { status: "running" } : null;
+      record.lastMessageAt = new Date().toISOString();
+      this.items = [record, ...this.items.filter((listed) => listed !== record)];
     }
-    if (!isRunning && outcome) found.outcome = outcome;
+    if (!isRunning && outcome) record.outcome = outcome;
     this.#draw();
     this.#plan();
   }
 
   /** Show that a turn waits for a person, or goes on. */
   setWaiting(conversationId, isWaiting) {
-    const found = this.items.find((each) => each.id === conversationId);
-    if (!found?.turn) return;
+    const record = this.items.find((record) => record.id === conversationId);
+    if (!record?.turn) return;
     this.changes += 1;
-    found.turn = { ...found.turn, status: isWaiting ? "waiting" : "running" };
+    record.turn = { ...record.turn, status: isWaiting ? "waiting" : "running" };
     this.#draw();
   }
 
   add(record) {
     this.changes += 1;
-    this.items = [record, ...this.items.filter((each) => each.id !== record.id)];
+    this.items = [record, ...this.items.filter((listed) => listed.id !== record.id)];
     this.#draw();
   }
 
@@ -292,14 +292,14 @@ export class ConversationList {
     const { q, items, hasMore } = this.found;
     // the list follows what becomes of a conversation, an answer of the search does not
     const current = (hit) => ({ ...hit, conversation: this.items.find(({ id }) => id === hit.conversation.id) ?? hit.conversation });
-    const there = items.filter((each) => !this.hidden.has(each.conversation.id)).map(current);
-    const shown = there.filter((each) => each.conversation.status === this.status);
+    const there = items.filter((hit) => !this.hidden.has(hit.conversation.id)).map(current);
+    const shown = there.filter((hit) => hit.conversation.status === this.status);
     const others = there.length - shown.length;
     const count = hasMore ? t("chat.foundMany", { count: shown.length }) : t("chat.foundCount", { count: shown.length });
     const otherWords = this.status === "active" ? "chat.foundArchived" : "chat.foundActive";
     const heads = shown.length ? h("h2", { class: "conversations-head" }, count) : h("p", { class: "faint small conversations-none" }, t("chat.noneFound"));
-    const more = others > 0 && button(t(otherWords, { count: others }), { kind: "quiet", class: "button button-quiet button-small", onclick: () => this.#toggleArchived() });
-    replace(this.list, heads, h("ul", { class: "conversations-group" }, shown.map((each) => this.#line(each.conversation, { ...each, q }))), more);
+    const otherStatus = others > 0 && button(t(otherWords, { count: others }), { kind: "quiet", class: "button button-quiet button-small", onclick: () => this.#toggleArchived() });
+    replace(this.list, heads, h("ul", { class: "conversations-group" }, shown.map((hit) => this.#line(hit.conversation, { ...hit, q }))), otherStatus);
   }
 
   // Drawing
@@ -327,7 +327,7 @@ export class ConversationList {
   }
 
   #drawGroups() {
-    const shown = this.items.filter((each) => !this.hidden.has(each.id) && (each.id === this.current || !isUnused(each)));
+    const shown = this.items.filter((record) => !this.hidden.has(record.id) && (record.id === this.current || !isUnused(record)));
     const folders = this.#drawFolders(shown);
     if (!shown.length && !folders.length) return void replace(this.list, h("p", { class: "faint small conversations-none" }, t(this.status === "archived" ? "chat.noneArchived" : "chat.noneYet")));
     const groups = new Map();
@@ -336,22 +336,22 @@ export class ConversationList {
       const name = record.pinned ? "chat.group.pinned" : groupOf(timeOf(record));
       groups.set(name, [...(groups.get(name) ?? []), record]);
     }
-    const made = [...groups].map(([name, records]) => [h("h2", { class: "conversations-head" }, t(name)), h("ul", { class: "conversations-group" }, records.map((each) => this.#line(each)))]);
-    made.splice(groups.has("chat.group.pinned") ? 1 : 0, 0, folders);
-    replace(this.list, made);
+    const sections = [...groups].map(([name, records]) => [h("h2", { class: "conversations-head" }, t(name)), h("ul", { class: "conversations-group" }, records.map((record) => this.#line(record)))]);
+    sections.splice(groups.has("chat.group.pinned") ? 1 : 0, 0, folders);
+    replace(this.list, sections);
   }
 
   /** Return the groups of the folders. Pinned conversations stand above them, and do not count. */
   #drawFolders(shown) {
-    const made = [];
+    const sections = [];
     for (const name of this.#folderNames()) {
-      const records = shown.filter((each) => each.folder === name && !each.pinned).sort((one, other) => (timeOf(one) < timeOf(other) ? 1 : -1));
-      const elsewhere = this.items.filter((each) => each.folder === name && (each.pinned || this.hidden.has(each.id))).length;
-      const count = Math.max(records.length, (this.folders.find((each) => each.name === name)?.count ?? 0) - elsewhere);
+      const records = shown.filter((record) => record.folder === name && !record.pinned).sort((first, second) => (timeOf(first) < timeOf(second) ? 1 : -1));
+      const elsewhere = this.items.filter((record) => record.folder === name && (record.pinned || this.hidden.has(record.id))).length;
+      const count = Math.max(records.length, (this.folders.find((folder) => folder.name === name)?.count ?? 0) - elsewhere);
       if (count <= 0) continue;
       const isOpen = this.#isOpen(name);
-      const state = !isOpen && (records.map(stateOf).find((each) => each?.[0] === "wait") ?? records.map(stateOf).find((each) => each?.[0] === "run"));
-      const list = h("ul", { class: "conversations-group", id: `folder-${made.length}`, hidden: !isOpen }, records.map((each) => this.#line(each)));
+      const state = !isOpen && (records.map(stateOf).find((shownState) => shownState?.[0] === "wait") ?? records.map(stateOf).find((shownState) => shownState?.[0] === "run"));
+      const list = h("ul", { class: "conversations-group", id: `folder-${sections.length}`, hidden: !isOpen }, records.map((record) => this.#line(record)));
       const words = [t("chat.foundCount", { count }), state && t(state[2])].filter(Boolean).join(", ");
       const toggle = h(
         "button",
@@ -362,9 +362,9 @@ export class ConversationList {
         state && h("span", { class: `conversation-${state[0]} folder-state` }, state[1] ? icon(state[1], 13) : h("span", { class: "spinner" })),
         h("span", { class: "folder-count", "aria-hidden": "true" }, count),
       );
-      made.push([h("h2", { class: "conversations-head" }, toggle), list]);
+      sections.push([h("h2", { class: "conversations-head" }, toggle), list]);
     }
-    return made;
+    return sections;
   }
 
   #line(record, hit = null) {
@@ -395,9 +395,9 @@ export class ConversationList {
 
   #hitLine({ message, count }) {
     if (!message) return null;
-    const more = count > 1 && h("span", { class: "conversation-more" }, t("chat.foundMore", { count: count - 1 }));
+    const moreHits = count > 1 && h("span", { class: "conversation-more" }, t("chat.foundMore", { count: count - 1 }));
     const { text, marks } = message.excerpt;
-    return h("span", { class: "conversation-hit" }, h("b", {}, t(message.role === "user" ? "chat.hitYou" : "chat.hitAnswer")), " ", h("span", { dir: "auto" }, marked(text, marks)), more && " ", more);
+    return h("span", { class: "conversation-hit" }, h("b", {}, t(message.role === "user" ? "chat.hitYou" : "chat.hitAnswer")), " ", h("span", { dir: "auto" }, marked(text, marks)), moreHits && " ", moreHits);
   }
 
   // What one does
@@ -418,8 +418,8 @@ export class ConversationList {
   /** Show a conversation as the server has it now, wherever it stands in the list. */
   #take(changed) {
     this.changes += 1;
-    this.items = this.items.map((each) => (each.id === changed.id ? changed : each));
-    if (this.found) this.found.items = this.found.items.map((each) => (each.conversation.id === changed.id ? { ...each, conversation: changed, titleMarks: [] } : each));
+    this.items = this.items.map((record) => (record.id === changed.id ? changed : record));
+    if (this.found) this.found.items = this.found.items.map((hit) => (hit.conversation.id === changed.id ? { ...hit, conversation: changed, titleMarks: [] } : hit));
     this.#draw();
   }
 
@@ -429,14 +429,14 @@ export class ConversationList {
 
   #takeAndSort(changed) {
     this.#take(changed);
-    this.items = [...this.items.filter((each) => each.pinned), ...this.items.filter((each) => !each.pinned)].sort((one, other) => Number(other.pinned ?? false) - Number(one.pinned ?? false) || (timeOf(one) < timeOf(other) ? 1 : -1));
+    this.items = [...this.items.filter((record) => record.pinned), ...this.items.filter((record) => !record.pinned)].sort((first, second) => Number(second.pinned ?? false) - Number(first.pinned ?? false) || (timeOf(first) < timeOf(second) ? 1 : -1));
     this.#draw();
   }
 
   async #setStatus(record, status) {
     const changed = await api("PATCH", `/api/conversations/${record.id}`, { body: { status } });
     this.changes += 1;
-    this.items = this.items.filter((each) => each.id !== record.id);
+    this.items = this.items.filter((listed) => listed.id !== record.id);
     this.#take(changed);
     this.#countFolders().catch(toastError);
     const back = async () => {
@@ -455,7 +455,7 @@ export class ConversationList {
         await fetch(below(`/api/conversations/${record.id}`), { method: "DELETE", headers: { "X-Requested-With": "console" }, keepalive: true }).then((answer) => {
           if (!answer.ok && answer.status !== 404) throw new Error(`delete: ${answer.status}`);
         });
-        this.items = this.items.filter((each) => each.id !== record.id);
+        this.items = this.items.filter((listed) => listed.id !== record.id);
         if (record.folder && !this.isLeft) await this.#countFolders();
       },
       undo: () => {

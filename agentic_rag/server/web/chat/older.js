@@ -13,7 +13,7 @@ export class OlderMessages {
   constructor({ frame, list, load, put }) {
     Object.assign(this, { frame, list, load, put, hasMore: false, begun: 0, loading: false });
     this.mark = h("div", { class: "older" });
-    this.problem = h("div", { class: "older-problem small", role: "status", hidden: true });
+    this.problem = h("div", { class: "small", role: "status", hidden: true });
     this.element = h("div", {}, this.mark, this.problem);
     // several of a frame's changes may come at once: the last one says how it is
     this.observer = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#next(), { root: frame, rootMargin: AHEAD });
@@ -91,7 +91,7 @@ export class OlderMessages {
   #seen() {
     const top = topOf(this.frame);
     const turns = [...this.list.querySelectorAll(":scope > .turn")];
-    return turns.find((each) => each.getBoundingClientRect().bottom > top) ?? turns.at(-1) ?? null;
+    return turns.find((turn) => turn.getBoundingClientRect().bottom > top) ?? turns.at(-1) ?? null;
   }
 }
 

@@ -19,7 +19,7 @@ const conversationParts = lazily((again) => import(`./conversation.js${again}`))
 export async function show(main, { params, app }) {
   const page = new ChatPage(main, app);
   await page.begin(params);
-  return { leave: () => page.leave(), update: (given) => page.update(given) };
+  return { leave: () => page.leave(), update: (params) => page.update(params) };
 }
 
 class ChatPage {
@@ -40,7 +40,7 @@ class ChatPage {
       onRenamed: (id, title) => id === this.view?.id && this.#setTitle(title),
       onState: (record) => this.#compare(record),
     });
-    this.composer = new Composer({ send: (given, taken) => this.#send(given, taken), stop: () => this.#stop(), conversation: () => this.#conversationId(), abandon: () => this.#abandon().catch(toastError) });
+    this.composer = new Composer({ send: (message, taken) => this.#send(message, taken), stop: () => this.#stop(), conversation: () => this.#conversationId(), abandon: () => this.#abandon().catch(toastError) });
     this.title = h("h1", { class: "clip chat-title", dir: "auto" });
     this.line = h("p", { class: "chat-line small", role: "status" });
     this.body = h("div", { class: "chat-body" });
@@ -74,8 +74,8 @@ class ChatPage {
 
   async #makeDomain() {
     const { createDomain } = await import("../domain/create.js");
-    const made = await createDomain(this.app);
-    if (made?.conversationId && !this.main.querySelector(".chat")) await this.begin({ domain: made.id, conversation: made.conversationId });
+    const created = await createDomain(this.app);
+    if (created?.conversationId && !this.main.querySelector(".chat")) await this.begin({ domain: created.id, conversation: created.conversationId });
   }
 
   /** Load what a conversation is shown with, if there is one: before anything changes, so that nothing comes between. */
@@ -90,31 +90,31 @@ class ChatPage {
     if (isOld()) return;
     this.main.querySelector(".chat")?.classList.remove("chat-listed");
     let domainId = domain;
-    if (!domainId) domainId = this.domains.find((each) => each.id === keptDomain())?.id ?? this.domains[0].id;
-    const found = this.domains.find((each) => each.id === domainId) ?? (await this.app.domains({ again: true })).find((each) => each.id === domainId);
+    if (!domainId) domainId = this.domains.find((domain) => domain.id === keptDomain())?.id ?? this.domains[0].id;
+    const chosen = this.domains.find((domain) => domain.id === domainId) ?? (await this.app.domains({ again: true })).find((domain) => domain.id === domainId);
     if (isOld()) return;
-    if (!found) {
+    if (!chosen) {
       this.#closeView();
       this.pane.classList.remove("chat-fresh");
       replace(this.starters);
       replace(this.body, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
       return;
     }
-    if (found !== this.domain) {
+    if (chosen !== this.domain) {
       const domains = await this.app.domains();
       if (isOld()) return;
-      this.domain = found;
+      this.domain = chosen;
       this.domains = domains;
-      keepDomain(found.id);
-      this.list.showDomains(this.domains, found.id);
+      keepDomain(chosen.id);
+      this.list.showDomains(this.domains, chosen.id);
       this.list.reload();
     }
     this.list.mark(conversation);
     if (this.view?.id === conversation && conversation) return this.#showPlace();
     this.#closeView();
-    this.composer.open(conversation ?? `new:${found.id}`);
+    this.composer.open(conversation ?? `new:${chosen.id}`);
     this.composer.setPlaceholder(t(conversation ? "chat.followUp" : "chat.placeholder"));
-    this.composer.setModels(found.models ?? []);
+    this.composer.setModels(chosen.models ?? []);
     this.prepared = null;
     this.beginning = null;
     this.composer.setRunning(false);
@@ -166,11 +166,11 @@ class ChatPage {
 
   /** Send a question that the start offers. What is typed stays. */
   async #sendStarter(content) {
-    for (const each of this.starters.querySelectorAll("button")) each.disabled = true;
+    for (const starter of this.starters.querySelectorAll("button")) starter.disabled = true;
     try {
       await this.#send({ content, images: [] }, () => {});
     } catch (error) {
-      for (const each of this.starters.querySelectorAll("button")) each.disabled = false;
+      for (const starter of this.starters.querySelectorAll("button")) starter.disabled = false;
       toastError(error);
     }
   }
@@ -245,7 +245,7 @@ class ChatPage {
     await this.view?.stop().catch(toastError);
   }
 
-  async #send(given, taken) {
+  async #send(message, taken) {
     const beginning = this.view ? null : (this.beginning ??= this.#begin());
     let { view } = this;
     try {
@@ -253,7 +253,7 @@ class ChatPage {
     } finally {
       if (beginning === this.beginning) this.beginning = null;
     }
-    const sending = view.send(given);
+    const sending = view.send(message);
     taken();
     await sending.finally(() => this.#endUnseen(view));
   }
@@ -315,7 +315,7 @@ class ChatPage {
 
   /** The record of the open conversation, as the list has it. */
   get #record() {
-    return this.list.items.find((each) => each.id === this.view?.id) ?? this.view?.record;
+    return this.list.items.find((item) => item.id === this.view?.id) ?? this.view?.record;
   }
 
   async #share() {
@@ -348,13 +348,13 @@ class ChatPage {
       view && record && { label: t("chat.shareOrExport"), icon: "upload", act: () => this.#share() },
       view && view.branches.length > 1 && { label: t("chat.branches"), icon: "branch", act: () => this.#showBranches() },
       view && { label: t("chat.compact"), icon: "archive", act: () => this.#compact() },
-    ].filter((each) => each !== false && each !== undefined && !(each === null && !view));
+    ].filter((item) => item !== false && item !== undefined && !(item === null && !view));
   }
 
   #showBranches() {
     const { view } = this;
-    const line = (each, close) => h("li", {}, h("button", { type: "button", class: "branch-line", "aria-current": each.active ? "true" : null, onclick: () => (close(), view.activate(each.leaf).catch(toastError)) }, h("span", { class: "wrap" }, each.content), h("span", { class: "row faint small" }, t("chat.turns", { count: each.turnCount }), formatDate(each.startedAt), each.active && badge(t("chat.current"), "ok"))));
-    openDialog(t("chat.branches"), { build: (close) => h("ul", { class: "branch-lines" }, view.branches.map((each) => line(each, close))) });
+    const line = (branch, close) => h("li", {}, h("button", { type: "button", class: "branch-line", "aria-current": branch.active ? "true" : null, onclick: () => (close(), view.activate(branch.leaf).catch(toastError)) }, h("span", { class: "wrap" }, branch.content), h("span", { class: "row faint small" }, t("chat.turns", { count: branch.turnCount }), formatDate(branch.startedAt), branch.active && badge(t("chat.current"), "ok"))));
+    openDialog(t("chat.branches"), { build: (close) => h("ul", { class: "branch-lines" }, view.branches.map((branch) => line(branch, close))) });
   }
 
   async #compact() {

@@ -56,14 +56,14 @@ function linkFootnotes(element) {
     const references = [...element.querySelectorAll(`sup.footnote[data-note="${CSS.escape(note.dataset.note)}"]`)];
     note.id = `note-${notes}`;
     note.tabIndex = -1;
-    references.forEach((each, at) => {
-      each.id = `note-${notes}-${at + 1}`;
+    references.forEach((reference, at) => {
+      reference.id = `note-${notes}-${at + 1}`;
       // Inline, because a browser may break the line before a button.
-      Object.assign(each, { tabIndex: 0, role: "button", ariaLabel: t("chat.footnote", { number: Number(note.dataset.note) }) });
-      each.classList.add("note-link");
-      each.before("\u2060");
-      each.addEventListener("click", () => goTo(note));
-      each.addEventListener("keydown", (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), goTo(note)));
+      Object.assign(reference, { tabIndex: 0, role: "button", ariaLabel: t("chat.footnote", { number: Number(note.dataset.note) }) });
+      reference.classList.add("note-link");
+      reference.before("\u2060");
+      reference.addEventListener("click", () => goTo(note));
+      reference.addEventListener("keydown", (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), goTo(note)));
     });
     if (references.length) (note.querySelector("p:last-of-type") ?? note).append(" ", h("button", { type: "button", class: "note-link", "aria-label": t("chat.footnoteBack"), onclick: () => goTo(references[0]) }, "↩"));
   }
@@ -76,7 +76,7 @@ function goTo(element) {
 
 /** A Mermaid diagram. A frame without an origin draws it, so that its source can neither read nor load anything. */
 function diagram(code) {
-  const source = h("pre", { class: "diagram-source", tabindex: 0, hidden: true }, h("code", {}, code));
+  const source = h("pre", { tabindex: 0, hidden: true }, h("code", {}, code));
   const place = h("div", { class: "diagram-place", tabindex: 0, role: "group", "aria-label": t("chat.diagram") });
   const note = h("span", { class: "faint small", role: "status" });
   const toggle = button(t("chat.diagramSource"), { kind: "quiet", class: "button button-quiet button-small", "aria-pressed": "false", onclick: () => show(source.hidden) });

@@ -11,7 +11,7 @@ const FORMATS = [["markdown", "md", "text/markdown"], ["html", "html", "text/htm
 export function openSharing(record) {
   const path = `/api/conversations/${encodeURIComponent(record.id)}`;
   const link = h("div", { class: "stack-small" });
-  openDialog(t("chat.shareOrExport"), { build: () => [h("section", { class: "stack-small" }, h("h3", {}, t("chat.export")), h("p", { class: "faint small" }, t("chat.exportHint")), h("div", { class: "row" }, FORMATS.map((each) => exportButton(path, record, each)))), link] });
+  openDialog(t("chat.shareOrExport"), { build: () => [h("section", { class: "stack-small" }, h("h3", {}, t("chat.export")), h("p", { class: "faint small" }, t("chat.exportHint")), h("div", { class: "row" }, FORMATS.map((format) => exportButton(path, record, format)))), link] });
   loadLink(path, link);
 }
 
@@ -36,8 +36,8 @@ async function loadLink(path, place) {
 
   function draw(address, since) {
     const make = async () => {
-      const made = await api("POST", `${path}/share`);
-      draw(new URL(`${ROOT}${made.path}?${new URLSearchParams({ language })}`, location.href).href, made.createdAt);
+      const share = await api("POST", `${path}/share`);
+      draw(new URL(`${ROOT}${share.path}?${new URLSearchParams({ language })}`, location.href).href, share.createdAt);
     };
     const revoke = async () => {
       await api("DELETE", `${path}/share`);

@@ -27,5 +27,5 @@ export class Dictation {
 
 /** The browser's own variant of the page's language, if it has one. */
 function spokenLanguage() {
-  return navigator.languages.find((each) => each.split("-")[0] === language) ?? LANGUAGES[language] ?? language;
+  return navigator.languages.find((locale) => locale.split("-")[0] === language) ?? LANGUAGES[language] ?? language;
 }

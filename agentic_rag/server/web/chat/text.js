@@ -18,7 +18,7 @@ export function closedBlocks(text, from = 0) {
   let fence = null;
   let empty = -1; // where the last empty lines began to follow a block
   let began = false;
-  let kept = false; // the block is one that later lines may go on with
+  let isOpen = false; // the block is one that later lines may go on with
   while (at < text.length) {
     const end = text.indexOf("\n", at);
     if (end < 0) {
@@ -33,11 +33,11 @@ export function closedBlocks(text, from = 0) {
     } else if (!line.trim()) {
       if (began && empty < 0) empty = end + 1;
     } else {
-      if (empty >= 0 && !(kept && LIST_OR_INDENTED.test(line))) {
+      if (empty >= 0 && !(isOpen && LIST_OR_INDENTED.test(line))) {
         ends.push(at);
-        kept = false;
+        isOpen = false;
       }
-      if (empty < 0 || ends.at(-1) === at) kept ||= LIST_OR_INDENTED.test(line);
+      if (empty < 0 || ends.at(-1) === at) isOpen ||= LIST_OR_INDENTED.test(line);
       empty = -1;
       began = true;
       if (marks) fence = marks[1];
@@ -102,7 +102,7 @@ export class GrowingText {
     const ends = closedBlocks(text, this.at);
     if (isEnd && (ends.at(-1) ?? this.at) < text.length) ends.push(text.length);
     for (const end of ends) this.#close(end);
-    for (const each of this.closed) this.#mark(each, citations);
+    for (const block of this.closed) this.#mark(block, citations);
     const rest = text.slice(this.at);
     if (this.open.data !== rest) this.open.data = rest;
     this.tail.hidden = !rest.trim();

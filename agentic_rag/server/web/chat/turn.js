@@ -50,7 +50,7 @@ export class AnswerPart {
     const mark = event.target.closest(".citation");
     if (!mark) return;
     const number = Number(mark.dataset.number);
-    const at = this.view.references.findIndex((each) => each.number === number);
+    const at = this.view.references.findIndex((reference) => reference.number === number);
     if (at >= 0) this.#openAt(at, mark);
     else openSource({ domainId: this.around.domainId, documentId: mark.dataset.document, chunkId: mark.dataset.chunk });
   }
@@ -60,9 +60,9 @@ export class AnswerPart {
     const { references } = this.view;
     const marked = (number) => this.element.querySelectorAll(`[data-number="${CSS.escape(String(number))}"]`);
     const onshow = (shown) => {
-      for (const each of this.element.querySelectorAll(".source-open")) each.classList.remove("source-open");
+      for (const mark of this.element.querySelectorAll(".source-open")) mark.classList.remove("source-open");
       if (shown === null) return;
-      for (const each of marked(references[shown].number)) each.classList.add("source-open");
+      for (const mark of marked(references[shown].number)) mark.classList.add("source-open");
       if (shown !== at) this.element.querySelector(".citation.source-open")?.scrollIntoView({ block: "nearest" });
     };
     const places = references.map(({ documentId, chunkId, citedText, documentName, table }) => ({ documentId, chunkId, sentence: citedText, documentName, table }));
@@ -89,17 +89,17 @@ export class AnswerPart {
         return item.html === undefined ? growing() : stored();
       case "thinking": {
         const fold = new ThinkingFold();
-        return { element: fold.element, draw: (each, { isRunning }) => fold.update(each, isRunning) };
+        return { element: fold.element, draw: (thinking, { isRunning }) => fold.update(thinking, isRunning) };
       }
       case "call": {
         const card = new CallCard();
-        return { element: card.element, draw: (each, { hits, view }) => card.update(each, this.#aroundCall(each, hits, view)) };
+        return { element: card.element, draw: (call, { hits, view }) => card.update(call, this.#aroundCall(call, hits, view)) };
       }
       case "retrieval":
         return fixed(h("div", { class: "card" }, h("p", { class: "faint small" }, item.query), hitList(item.hits, this.around.domainId)));
       case "wait": {
         const card = this.#waitCard();
-        return { element: card.element, draw: (each, { view }) => view.waits[each.id] && card.update(view.waits[each.id]) };
+        return { element: card.element, draw: (wait, { view }) => view.waits[wait.id] && card.update(view.waits[wait.id]) };
       }
       case "compacted":
         return fixed(h("p", { class: "divider" }, t("chat.compacted", { count: item.messages })));
@@ -140,21 +140,21 @@ export class AnswerPart {
     const drawn = new Map();
     const place = h("div", { class: "answer-items" });
     const element = h("section", { class: "lane", tabindex: 0, "aria-label": t("chat.delegate", { name: lane.agent }) }, h("p", { class: "lane-head" }, icon("person", 15), lane.agent), place);
-    return { element, update: (each) => this.#drawItems(place, drawn, each.items, this.view) };
+    return { element, update: (changed) => this.#drawItems(place, drawn, changed.items, this.view) };
   }
 
   #drawSources() {
     const { references, status } = this.view;
     // The headings of the passages may come later, with the stored answer.
-    const key = RUNNING.has(status) ? "" : references.map((each) => `${each.number}:${placeOf(each, this.view)}`).join();
+    const key = RUNNING.has(status) ? "" : references.map((reference) => `${reference.number}:${placeOf(reference, this.view)}`).join();
     if (this.sources.dataset.key === key) return;
     this.sources.dataset.key = key;
     this.sources.hidden = !key;
     const documents = new Map();
-    for (const [at, each] of references.entries()) {
-      const id = each.documentId || each.documentName;
+    for (const [at, reference] of references.entries()) {
+      const id = reference.documentId || reference.documentName;
       if (!documents.has(id)) documents.set(id, []);
-      documents.get(id).push({ at, each });
+      documents.get(id).push({ at, each: reference });
     }
     const head = documents.size === references.length ? t("chat.sources", { count: references.length }) : t("chat.sourcesIn", { count: documents.size, places: t("chat.sources", { count: references.length }) });
     replace(this.sources, h("p", { class: "faint small sources-head" }, head), h("ul", { class: "source-documents" }, [...documents.values()].map((places) => this.#documentLine(places))));
@@ -162,18 +162,18 @@ export class AnswerPart {
 
   /** A cited document with the places that are cited in it. */
   #documentLine(places) {
-    const chip = ({ at, each }) =>
+    const chip = ({ at, each: reference }) =>
       h(
         "button",
-        { type: "button", class: "source-chip", dataset: { number: each.number }, onclick: (event) => this.#openAt(at, event.currentTarget) },
-        h("span", { class: "visually-hidden" }, t("chat.openSource", { number: each.number, name: each.documentName })),
-        h("span", { class: "source-number" }, formatNumber(each.number)),
-        h("span", { class: "clip source-place", dir: "auto" }, placeOf(each, this.view) || quoted(each.citedText)),
-        each.scanned && h("span", { class: "faint" }, t(each.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")),
-        each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified")),
+        { type: "button", class: "source-chip", dataset: { number: reference.number }, onclick: (event) => this.#openAt(at, event.currentTarget) },
+        h("span", { class: "visually-hidden" }, t("chat.openSource", { number: reference.number, name: reference.documentName })),
+        h("span", { class: "source-number" }, formatNumber(reference.number)),
+        h("span", { class: "clip source-place", dir: "auto" }, placeOf(reference, this.view) || quoted(reference.citedText)),
+        reference.scanned && h("span", { class: "faint" }, t(reference.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")),
+        reference.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified")),
       );
-    const tables = places.filter(({ each }) => each.table?.rows?.length).slice(0, 3);
-    return h("li", { class: "source-document" }, icon("page", 16), h("div", { class: "source-in" }, h("p", { class: "source-title" }, h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName), agesOf(places[0].each)), h("div", { class: "source-chips" }, places.map(chip))), tables.length > 0 && h("div", { class: "source-tables" }, tables.map(({ each }) => rowsTable(each.table, t("chat.openSource", { number: each.number, name: each.documentName })))));
+    const tables = places.filter(({ each: place }) => place.table?.rows?.length).slice(0, 3);
+    return h("li", { class: "source-document" }, icon("page", 16), h("div", { class: "source-in" }, h("p", { class: "source-title" }, h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName), agesOf(places[0].each)), h("div", { class: "source-chips" }, places.map(chip))), tables.length > 0 && h("div", { class: "source-tables" }, tables.map(({ each: table }) => rowsTable(table.table, t("chat.openSource", { number: table.number, name: table.documentName })))));
   }
 
   #drawFailure() {
@@ -228,26 +228,26 @@ class StepsFold {
 
   update(shown, view) {
     Object.assign(this, { shown, view });
-    const now = nowOf(view);
+    const activity = nowOf(view);
     const hasSteps = shown.length > 0;
-    this.element.hidden = !hasSteps && !now;
+    this.element.hidden = !hasSteps && !activity;
     this.details.hidden = !hasSteps;
     this.line.hidden = hasSteps;
     const place = hasSteps ? this.summary : this.line;
     if (this.mark.parentNode !== place) place.append(this.mark, this.words, this.time);
-    const kind = now ? "spinner" : "chevron";
+    const kind = activity ? "spinner" : "chevron";
     if (this.mark.dataset.kind !== kind) {
       this.mark.dataset.kind = kind;
-      replace(this.mark, now ? h("span", { class: "spinner" }) : icon("right", 16));
+      replace(this.mark, activity ? h("span", { class: "spinner" }) : icon("right", 16));
     }
-    const parts = now ? [now] : stepsParts(shown);
-    const key = parts.map((each) => each.textContent ?? each).join(" · ");
+    const parts = activity ? [activity] : stepsParts(shown);
+    const key = parts.map((part) => part.textContent ?? part).join(" · ");
     if (this.words.dataset.key !== key) {
       this.words.dataset.key = key;
-      replace(this.words, parts.flatMap((each, number) => (number ? [" · ", each] : [each])));
+      replace(this.words, parts.flatMap((part, number) => (number ? [" · ", part] : [part])));
       this.since = performance.now();
     }
-    this.#tick(Boolean(now));
+    this.#tick(Boolean(activity));
     this.#drawBody();
   }
 
@@ -277,7 +277,7 @@ class StepsFold {
 function nowOf(view) {
   if (view.status !== "running") return "";
   if (view.retrying) return t("chat.retrying");
-  const call = view.items.findLast((each) => each.kind === "call" && (each.status === "running" || each.status === "writing"));
+  const call = view.items.findLast((item) => item.kind === "call" && (item.status === "running" || item.status === "writing"));
   if (call) {
     const about = subject(call);
     const key = NOW[call.name];
@@ -301,8 +301,8 @@ function stepsParts(shown) {
   const parts = [];
   const searches = of((name) => name === "search_documents");
   if (searches.length) {
-    const found = new Set(searches.flatMap(({ hits }) => hits ?? []).map((hit) => hit.documentId ?? hit.name));
-    parts.push(found.size ? t("chat.did.searched", { count: found.size }) : t("chat.did.foundNothing"));
+    const documents = new Set(searches.flatMap(({ hits }) => hits ?? []).map((hit) => hit.documentId ?? hit.name));
+    parts.push(documents.size ? t("chat.did.searched", { count: documents.size }) : t("chat.did.foundNothing"));
   }
   const recalls = of((name) => name === "promptx_recall");
   if (recalls.length) {
@@ -331,7 +331,7 @@ function stepsParts(shown) {
 function durationOf(calls) {
   const longest = new Map();
   for (const { item } of calls) longest.set(item.iteration, Math.max(longest.get(item.iteration) ?? 0, item.durationMs ?? 0));
-  return [...longest.values()].reduce((sum, each) => sum + each, 0);
+  return [...longest.values()].reduce((sum, duration) => sum + duration, 0);
 }
 
 /** Words for a person of why a turn failed. */
@@ -368,8 +368,8 @@ function grouped(items, view) {
     if (item.kind === "wait" && view.waits[item.id]?.state === "open") continue; // shown below the text
     if (item.kind === "retrieval") {
       const callId = item.of ?? (item.id?.endsWith(":hits") ? item.id.slice(0, -5) : "");
-      const asked = (each) => each.item.kind === "call" && !each.hits && item.query && each.item.arguments?.query === item.query;
-      const call = shown.find((each) => each.item.id === callId) ?? shown.find(asked) ?? shown.findLast((each) => each.item.kind === "call" && each.item.status !== "writing");
+      const asked = (candidate) => candidate.item.kind === "call" && !candidate.hits && item.query && candidate.item.arguments?.query === item.query;
+      const call = shown.find((candidate) => candidate.item.id === callId) ?? shown.find(asked) ?? shown.findLast((candidate) => candidate.item.kind === "call" && candidate.item.status !== "writing");
       if (call) {
         call.hits = item.hits;
         continue;
@@ -415,18 +415,18 @@ export class QuestionPart {
 
   update(question) {
     if (this.text.textContent !== question.content) this.text.textContent = question.content ?? "";
-    const refs = (question.images ?? []).map((each) => each.ref).join();
+    const refs = (question.images ?? []).map((image) => image.ref).join();
     if (this.images.dataset.refs !== refs) {
       this.images.dataset.refs = refs;
       this.images.hidden = !refs;
-      replace(this.images, question.images.map((each) => h("img", { src: each.preview ?? `/api/payloads/${encodeURIComponent(each.ref)}`, alt: t("chat.imageSent"), width: each.width, height: each.height, loading: "lazy" })));
+      replace(this.images, question.images.map((image) => h("img", { src: image.preview ?? `/api/payloads/${encodeURIComponent(image.ref)}`, alt: t("chat.imageSent"), width: image.width, height: image.height, loading: "lazy" })));
     }
     const files = question.attachments ?? [];
-    const ids = files.map((each) => each.id).join();
+    const ids = files.map((file) => file.id).join();
     if (this.files.dataset.ids !== ids) {
       this.files.dataset.ids = ids;
       this.files.hidden = !ids;
-      replace(this.files, files.map((each) => h("li", {}, h("a", { class: "question-file", href: `/api/attachments/${encodeURIComponent(each.id)}/file`, download: each.name }, icon("page", 15), h("span", { class: "clip", dir: "auto" }, each.name)))));
+      replace(this.files, files.map((file) => h("li", {}, h("a", { class: "question-file", href: `/api/attachments/${encodeURIComponent(file.id)}/file`, download: file.name }, icon("page", 15), h("span", { class: "clip", dir: "auto" }, file.name)))));
     }
     const key = `${question.messageId ?? ""}:${question.branch ? `${question.branch.at}/${question.branch.of}` : ""}:${question.editable}`;
     if (this.acts.dataset.key === key) return;
@@ -469,9 +469,9 @@ export class QuestionPart {
 export function viewOfMessage(message) {
   const items = [];
   const calls = new Map();
-  const summaries = new Map((message.metadata.toolCalls ?? []).map((each) => [each.id, each]));
+  const summaries = new Map((message.metadata.toolCalls ?? []).map((call) => [call.id, call]));
   let iteration = 1;
-  const parts = new Map((message.parts ?? []).map((each) => [each.block, each.html]));
+  const parts = new Map((message.parts ?? []).map((part) => [part.block, part.html]));
   let shownWhole = false;
   for (const [at, block] of message.blocks.entries()) {
     if (block.type === "thinking" && block.thinking) items.push({ kind: "thinking", text: block.thinking });
@@ -525,11 +525,11 @@ function readResult(block, references) {
   const hits = [];
   const images = [];
   const content = typeof block.content === "string" ? [{ type: "text", text: block.content }] : (block.content ?? []);
-  for (const each of content) {
-    if (each.type === "text") texts.push(each.text);
-    else if (each.type === "search_result") hits.push(storedHit(`${block.tool_use_id}:${hits.length}`, each, references));
-    else if (each.type === "image" && each.source?.ref) images.push({ ref: each.source.ref });
-    else texts.push(`[${each.type}]`);
+  for (const part of content) {
+    if (part.type === "text") texts.push(part.text);
+    else if (part.type === "search_result") hits.push(storedHit(`${block.tool_use_id}:${hits.length}`, part, references));
+    else if (part.type === "image" && part.source?.ref) images.push({ ref: part.source.ref });
+    else texts.push(`[${part.type}]`);
   }
   return { text: texts.join("\n"), hits, images };
 }
@@ -538,12 +538,12 @@ function readResult(block, references) {
  * the answer cites, the reference tells where it can be opened. */
 function storedHit(id, { title, source, content }, references) {
   const sentences = (content ?? []).map((part) => part.text);
-  const snippet = sentences.reduce((text, each) => (/[\s\u3000-\u9fff\uff00-\uffef]$/u.test(text) || !text ? text + each : `${text} ${each}`), "");
+  const snippet = sentences.reduce((text, sentence) => (/[\s\u3000-\u9fff\uff00-\uffef]$/u.test(text) || !text ? text + sentence : `${text} ${sentence}`), "");
   const [, path, notes = ""] = /^(.*?)(?: \(([^()]*)\))?$/su.exec(title);
   const [name, ...headingPath] = path.split(" › ");
   const page = Number(/(?:^|; )p\. (\d+)/u.exec(notes)?.[1]) || null;
   const words = folded(snippet);
-  const cited = references.find((each) => each.documentId === source && each.chunkId && folded(each.citedText) && words.includes(folded(each.citedText)));
+  const cited = references.find((reference) => reference.documentId === source && reference.chunkId && folded(reference.citedText) && words.includes(folded(reference.citedText)));
   return { id, name, headingPath, page, snippet, documentId: source, chunkId: cited?.chunkId ?? null };
 }
 

@@ -65,17 +65,17 @@ export class WaitCard {
     const reason = input({ placeholder: t("chat.wait.reason"), "aria-label": t("chat.wait.reason"), maxlength: 500 });
     const refuse = () => this.#send("decline", reason.value.trim() ? { reason: reason.value.trim() } : undefined, problem);
     const take = async () => {
-      let given;
+      let chosen;
       try {
-        given = content();
+        chosen = content();
       } catch (error) {
         problem.textContent = error.message;
         problem.hidden = false;
         return;
       }
-      await this.#send("accept", given, problem);
+      await this.#send("accept", chosen, problem);
     };
-    return [problem, h("div", { class: "row" }, button(accept, { kind: "primary", icon: "check", onclick: take }), extra?.((given) => this.#send("accept", given, problem)), button(decline, { onclick: refuse }), hasReason && h("span", { class: "grow wait-reason" }, reason))];
+    return [problem, h("div", { class: "row" }, button(accept, { kind: "primary", icon: "check", onclick: take }), extra?.((content) => this.#send("accept", content, problem)), button(decline, { onclick: refuse }), hasReason && h("span", { class: "grow wait-reason" }, reason))];
   }
 
   _approval(wait) {
@@ -83,20 +83,20 @@ export class WaitCard {
     const editor = textarea({ class: "input mono", value: written, rows: Math.min(14, written.split("\n").length + 1), spellcheck: false });
     const shown = field(t("chat.wait.arguments"), editor, { hint: t("chat.wait.argumentsHint") });
     const read = () => {
-      let given;
+      let chosen;
       try {
-        given = JSON.parse(editor.value);
+        chosen = JSON.parse(editor.value);
       } catch (error) {
         shown.setError(t("chat.wait.notJson", { problem: error.message }));
         throw new Error(t("chat.wait.notJson", { problem: error.message }));
       }
       shown.setError("");
-      return editor.value === written ? {} : { arguments: given };
+      return editor.value === written ? {} : { arguments: chosen };
     };
     const sources = wait.sources ?? [];
     return [
       shown,
-      sources.length > 0 && h("div", { class: "small soft" }, h("p", {}, t("chat.wait.sources")), h("ul", { class: "wait-sources", tabindex: 0 }, sources.map((each) => h("li", { class: "wrap" }, t(`chat.wait.source.${SOURCES.has(each.kind) ? each.kind : "tool"}`, { name: each.name }))))),
+      sources.length > 0 && h("div", { class: "small soft" }, h("p", {}, t("chat.wait.sources")), h("ul", { class: "wait-sources", tabindex: 0 }, sources.map((source) => h("li", { class: "wrap" }, t(`chat.wait.source.${SOURCES.has(source.kind) ? source.kind : "tool"}`, { name: source.name }))))),
       this.#buttons({
         accept: t("chat.wait.approve"),
         content: () => read(),
@@ -110,13 +110,13 @@ export class WaitCard {
 
   /** Approve the call, and further calls of its tool in the conversation or in the domain. */
   async #approveIn(scope, read, send) {
-    let given;
+    let chosen;
     try {
-      given = read();
+      chosen = read();
     } catch {
       return; // the field shows why
     }
-    await send({ ...given, scope });
+    await send({ ...chosen, scope });
   }
 
   _form(wait) {
@@ -148,16 +148,16 @@ export class WaitCard {
       const control = h("input", { type: wait.multiple ? "checkbox" : "radio", name, value, class: "checkbox" });
       return { value, control, element: h("label", { class: "option" }, control, h("span", { class: "wrap", dir: "auto" }, title ?? value)) };
     });
-    const own = textarea({ rows: 2, maxlength: 10_000 });
+    const ownAnswer = textarea({ rows: 2, maxlength: 10_000 });
     const content = () => {
       const choices = options.filter(({ control }) => control.checked).map(({ value }) => value);
-      const text = own.value.trim();
+      const text = ownAnswer.value.trim();
       if (!choices.length && !text) throw new Error(t("chat.wait.sayOrChoose"));
       return { ...(choices.length ? { choices } : {}), ...(text ? { text } : {}) };
     };
     return [
       options.length > 0 && h("div", { class: "stack-small", role: wait.multiple ? "group" : "radiogroup", "aria-label": wait.title ?? wait.message }, options.map(({ element }) => element)),
-      field(t(options.length ? "chat.wait.ownAnswer" : "chat.wait.answer"), own),
+      field(t(options.length ? "chat.wait.ownAnswer" : "chat.wait.answer"), ownAnswer),
       this.#buttons({ accept: t("chat.wait.submit"), content, decline: t("chat.wait.skip"), hasReason: false }),
     ];
   }
@@ -169,17 +169,17 @@ const ICONS = { approval: "shield", form: "list", url: "key", question: "chat", 
 /** A form made of a flat JSON schema: `{element, read()}`; `read` raises an Error where a field does not fit. */
 export function schemaForm(schema) {
   const required = new Set(schema.required ?? []);
-  const fields = Object.entries(schema.properties ?? {}).map(([name, each]) => schemaField(name, each, required.has(name)));
+  const fields = Object.entries(schema.properties ?? {}).map(([name, property]) => schemaField(name, property, required.has(name)));
   return {
     element: h("div", { class: "stack" }, fields.map(({ element }) => element)),
     read() {
       const values = {};
       let wrong = null;
-      for (const each of fields) {
-        const { value, problem } = each.read();
-        each.element.setError?.(problem ?? "");
-        if (problem) wrong ??= `${each.label}: ${problem}`;
-        else if (value !== undefined) values[each.name] = value;
+      for (const field of fields) {
+        const { value, problem } = field.read();
+        field.element.setError?.(problem ?? "");
+        if (problem) wrong ??= `${field.label}: ${problem}`;
+        else if (value !== undefined) values[field.name] = value;
       }
       if (wrong) throw new Error(wrong);
       return values;
@@ -220,7 +220,7 @@ function arrayField(name, label, schema, hint, isRequired) {
     return { value, control, element: h("label", { class: "option" }, control, h("span", { class: "wrap" }, title)) };
   });
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
-  const element = h("fieldset", { class: "field fieldset" }, h("legend", {}, label), boxes.map((each) => each.element), hint && h("p", { class: "field-hint" }, hint), problem);
+  const element = h("fieldset", { class: "field fieldset" }, h("legend", {}, label), boxes.map((box) => box.element), hint && h("p", { class: "field-hint" }, hint), problem);
   element.setError = (text) => {
     problem.textContent = text;
     problem.hidden = !text;
@@ -230,7 +230,7 @@ function arrayField(name, label, schema, hint, isRequired) {
     label,
     element,
     read() {
-      const value = boxes.filter(({ control }) => control.checked).map((each) => each.value);
+      const value = boxes.filter(({ control }) => control.checked).map((box) => box.value);
       return isRequired && !value.length ? missing(true) : { value };
     },
   };
@@ -240,6 +240,6 @@ const missing = (isRequired) => (isRequired ? { problem: t("chat.wait.missing") 
 
 function choicesOf(schema) {
   const listed = schema.oneOf ?? schema.anyOf;
-  if (listed?.every((each) => "const" in each)) return listed.map((each) => [each.const, each.title ?? String(each.const)]);
-  return schema.enum?.map((each, at) => [each, schema.enumNames?.[at] ?? String(each)]) ?? null;
+  if (listed?.every((option) => "const" in option)) return listed.map((option) => [option.const, option.title ?? String(option.const)]);
+  return schema.enum?.map((value, at) => [value, schema.enumNames?.[at] ?? String(value)]) ?? null;
 }

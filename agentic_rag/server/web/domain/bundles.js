@@ -92,26 +92,26 @@ class Import {
     this.choice.hidden = true;
     const address = `#/domains/${encodeURIComponent(report.domainId)}`;
     const open = h("a", { class: "button button-primary", href: address, onclick: () => this.close() }, t("bundles.open"));
-    const said = t(this.domain ? "bundles.doneOver" : "bundles.done", { name: report.name });
-    replace(this.body, h("div", { class: "row row-apart" }, h("p", { class: "strong wrap" }, said), open), reportView(report, { onleave: () => this.close() }));
+    const headline = t(this.domain ? "bundles.doneOver" : "bundles.done", { name: report.name });
+    replace(this.body, h("div", { class: "row row-apart" }, h("p", { class: "strong wrap" }, headline), open), reportView(report, { onleave: () => this.close() }));
     open.focus();
   }
 
   /** Send the file with a choice; null: it was stopped, or what is shown says why not. */
   async send(words, { dryRun = null, bind = null }) {
     this.stop();
-    const own = new AbortController();
-    this.running = own;
-    const bar = progress(words, { stop: () => own.abort() });
+    const request = new AbortController();
+    this.running = request;
+    const bar = progress(words, { stop: () => request.abort() });
     bar.set(0, 0);
     replace(this.body, bar);
     const query = this.domain ? { dryRun, bind, removeOthers: this.others.control.checked || null } : { dryRun, name: this.name.control.value.trim() };
     try {
       const body = new Blob([this.file], { type: "application/zip" });
-      const report = await api("POST", this.path, { body, query, signal: own.signal });
-      return this.running === own ? report : null;
+      const report = await api("POST", this.path, { body, query, signal: request.signal });
+      return this.running === request ? report : null;
     } catch (error) {
-      if (this.running !== own) return null;
+      if (this.running !== request) return null;
       if (error.name === "AbortError") replace(this.body, dryRun ? null : notice("warn", t("bundles.stopped")));
       else if (error.code === "BUNDLE_BINDS_SECRETS") replace(this.body, this.question(error.details.servers));
       else if (error.code) replace(this.body, notice("bad", error.message));

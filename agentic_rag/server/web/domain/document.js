@@ -48,8 +48,8 @@ export function openDocument(domainId, item, { chunkId, onchange } = {}) {
   if (item.status === "failed") list.append(h("p", { class: "bad" }, errorText(item.error ?? {})));
   else {
     loadInto(passages, next, () => {
-      const found = [...passages.querySelectorAll(".chunk")];
-      return found.length ? found : h("p", { class: "soft" }, t("documents.noPassages"));
+      const shown = [...passages.querySelectorAll(".chunk")];
+      return shown.length ? shown : h("p", { class: "soft" }, t("documents.noPassages"));
     });
   }
   return dialog;
@@ -76,7 +76,7 @@ function factsForm(base, item, onchange) {
 }
 
 /** Badges for the labels of a document: its own and those of folder rules. */
-export const labelBadges = (item) => [...new Set([...(item.labels ?? []), ...(item.folderLabels ?? [])])].map((each) => badge(each));
+export const labelBadges = (item) => [...new Set([...(item.labels ?? []), ...(item.folderLabels ?? [])])].map((label) => badge(label));
 
 /** A passage with its place; `marked`: it is the one that was asked for. */
 export function passage(chunk, marked = false) {

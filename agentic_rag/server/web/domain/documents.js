@@ -32,7 +32,7 @@ export async function show(panel, { domain, rest, app, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/documents`;
   const mayChange = app.can(domain.id, "admin");
   const addressOf = (item) => `${base}/${item.id}`;
-  let all = [];
+  let documents = [];
   let loads = 0;
   let isDrawnLate = false;
   const replaced = new Set(); // by a file of another kind
@@ -45,7 +45,7 @@ export async function show(panel, { domain, rest, app, place }) {
   const refused = h("div", { class: "stack-small" });
   const search = input({ type: "search", class: "input find-input", placeholder: t("documents.find"), "aria-label": t("documents.find"), dataset: { search: "" }, oninput: () => draw() });
   const filters = h("div", { class: "segments", role: "group", "aria-label": t("documents.filter") });
-  const stale = mayChange && button(t("documents.stale"), { icon: "wait", onclick: () => openStale(domain.id, (id) => all.find((each) => each.id === id), open) });
+  const stale = mayChange && button(t("documents.stale"), { icon: "wait", onclick: () => openStale(domain.id, (id) => documents.find((item) => item.id === id), open) });
   const tools = h("div", { class: "row row-apart" }, filters, search, stale);
   const sources = () => button(t("sources.title"), { icon: "retry", onclick: () => openSources(domain, () => poll()) });
   const list = h("div", {});
@@ -64,12 +64,12 @@ export async function show(panel, { domain, rest, app, place }) {
   }
   describe(true);
 
-  const fits = { all: () => true, failed: (each) => each.status === "failed", working: isWorking };
-  const present = () => all.filter((each) => !isDoomed(addressOf(each)) && !replaced.has(each.id));
+  const fits = { all: () => true, failed: (item) => item.status === "failed", working: isWorking };
+  const present = () => documents.filter((item) => !isDoomed(addressOf(item)) && !replaced.has(item.id));
 
   const visible = () => {
     const wanted = search.value.trim().toLowerCase();
-    return present().filter((each) => each.name.toLowerCase().includes(wanted) && fits[filter](each));
+    return present().filter((item) => item.name.toLowerCase().includes(wanted) && fits[filter](item));
   };
 
   function draw() {
@@ -78,30 +78,30 @@ export async function show(panel, { domain, rest, app, place }) {
     if (isDrawnLate) return;
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
     replace(list, content());
-    if (focused) [list, filters].map((each) => each.querySelector(`[data-key="${CSS.escape(focused)}"]`)).find(Boolean)?.focus();
+    if (focused) [list, filters].map((element) => element.querySelector(`[data-key="${CSS.escape(focused)}"]`)).find(Boolean)?.focus();
   }
 
   function drawFilters() {
-    const counts = Object.fromEntries(FILTERS.map((each) => [each, present().filter(fits[each]).length]));
+    const counts = Object.fromEntries(FILTERS.map((name) => [name, present().filter(fits[name]).length]));
     if (!counts[filter]) filter = "all";
     filters.hidden = !counts.failed && !counts.working;
-    const choose = (each) => () => {
-      filter = each;
+    const choose = (name) => () => {
+      filter = name;
       draw();
     };
-    replace(filters, FILTERS.filter((each) => each === "all" || counts[each]).map((each) => h("button", { type: "button", class: "segment", "aria-pressed": String(each === filter), dataset: { key: `filter-${each}` }, onclick: choose(each) }, t(`documents.filter.${each}`), " ", h("span", { class: "segment-count" }, formatNumber(counts[each])))));
+    replace(filters, FILTERS.filter((name) => name === "all" || counts[name]).map((name) => h("button", { type: "button", class: "segment", "aria-pressed": String(name === filter), dataset: { key: `filter-${name}` }, onclick: choose(name) }, t(`documents.filter.${name}`), " ", h("span", { class: "segment-count" }, formatNumber(counts[name])))));
   }
 
   function content() {
     drawFilters();
-    const found = visible();
+    const shown = visible();
     const any = present().length > 0;
     tools.hidden = !any;
     describe(any);
     if (!any) return emptyState(t("documents.empty"), t(mayChange ? "documents.emptyAdmin" : "documents.emptyMember"), { icon: "page", actions: files ? files.buttons() : [] });
-    if (!found.length) return h("p", { class: "soft", role: "status" }, t("documents.noneFound"));
-    const more = found.length > shownCount && button(t("documents.more", { count: found.length - shownCount }), { onclick: () => ((shownCount += SHOWN_AT_ONCE), draw()) });
-    return [h("ul", { class: "documents", "aria-label": t("documents.list") }, found.slice(0, shownCount).map(row)), more];
+    if (!shown.length) return h("p", { class: "soft", role: "status" }, t("documents.noneFound"));
+    const moreButton = shown.length > shownCount && button(t("documents.more", { count: shown.length - shownCount }), { onclick: () => ((shownCount += SHOWN_AT_ONCE), draw()) });
+    return [h("ul", { class: "documents", "aria-label": t("documents.list") }, shown.slice(0, shownCount).map(row)), moreButton];
   }
 
   function row(item) {
@@ -114,7 +114,7 @@ export async function show(panel, { domain, rest, app, place }) {
       mayChange && remedy?.retry && { label: t("documents.retry"), icon: "retry", act: () => retry(item) },
       mayChange && null,
       mayChange && { label: t("documents.delete"), icon: "trash", danger: true, act: () => remove(item) },
-    ].filter((each) => each !== false && each !== undefined);
+    ].filter((action) => action !== false && action !== undefined);
     const name = h("button", { type: "button", class: "row-name", dir: "auto", dataset: { key: item.id }, onclick: () => open(item) }, item.name);
     const remedies = mayChange && remedy && [
       remedy.replace && button(t("documents.replace"), { dataset: { key: `${item.id}-replace` }, onclick: () => replaceFile(item) }),
@@ -123,7 +123,7 @@ export async function show(panel, { domain, rest, app, place }) {
     return h(
       "li",
       { class: "rows-item document-row" },
-      h("div", { class: "document-name" }, name, h("div", { class: "faint small fact-line" }, facts.map((each) => h("span", {}, each)))),
+      h("div", { class: "document-name" }, name, h("div", { class: "faint small fact-line" }, facts.map((fact) => h("span", {}, fact)))),
       stageView(item),
       h("div", { class: "document-note small soft" }, noteView(item, remedy), remedies && h("div", { class: "row" }, remedies)),
       h("div", { class: "rows-end" }, labelBadges(item), menu(t("documents.actions", { name: item.name }), actions)),
@@ -136,9 +136,9 @@ export async function show(panel, { domain, rest, app, place }) {
     clearTimeout(timer);
     const request = (loads += 1);
     const [{ items }] = await Promise.all([api("GET", base), loadErrorTexts()]);
-    if (request !== loads) return all;
-    all = items.sort((first, second) => urgency(first) - urgency(second) || second.createdAt.localeCompare(first.createdAt) || compareTexts(first.name, second.name));
-    return all;
+    if (request !== loads) return documents;
+    documents = items.sort((first, second) => urgency(first) - urgency(second) || second.createdAt.localeCompare(first.createdAt) || compareTexts(first.name, second.name));
+    return documents;
   }
 
   async function poll() {
@@ -153,7 +153,7 @@ export async function show(panel, { domain, rest, app, place }) {
       }
     }
     clearTimeout(timer); // of another poll that ended meanwhile
-    if (!left && all.some(isWorking)) timer = setTimeout(poll, POLL_MS);
+    if (!left && documents.some(isWorking)) timer = setTimeout(poll, POLL_MS);
   }
 
   /** Send files. Returns the documents that the server accepted. */
@@ -165,7 +165,7 @@ export async function show(panel, { domain, rest, app, place }) {
     const problems = [];
     const accepted = [];
     const onItems = (items) => {
-      for (const each of items) (each.status === "refused" ? problems : accepted).push(each);
+      for (const item of items) (item.status === "refused" ? problems : accepted).push(item);
       clearTimeout(timer);
       poll();
     };
@@ -190,8 +190,8 @@ export async function show(panel, { domain, rest, app, place }) {
     if (!file) return;
     const isSameKind = endingOf(file.name) === endingOf(item.name);
     const named = isSameKind ? new File([file], item.name, { type: file.type }) : file;
-    const [made] = await send([named], { replace: isSameKind });
-    if (!made || isSameKind || made.id === item.id) return;
+    const [accepted] = await send([named], { replace: isSameKind });
+    if (!accepted || isSameKind || accepted.id === item.id) return;
     replaced.add(item.id);
     await api("DELETE", addressOf(item)).catch((error) => {
       if (error.status !== 404) throw error; // the server had removed it
@@ -226,7 +226,7 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   const changed = (item) => {
-    all = all.map((each) => (each.id === item.id ? item : each));
+    documents = documents.map((shown) => (shown.id === item.id ? item : shown));
     draw();
     poll(); // a request that was sent before the change would bring back what it was
   };
@@ -242,10 +242,10 @@ export async function show(panel, { domain, rest, app, place }) {
   list.addEventListener("toggle", (event) => event.newState === "closed" && isDrawnLate && draw(), { capture: true });
   await loadInto(list, load, content);
   if (rest[0]) {
-    const named = all.find((each) => each.id === rest[0]);
+    const named = documents.find((item) => item.id === rest[0]);
     if (named) open(named, rest[1]);
   }
-  if (all.some(isWorking)) timer = setTimeout(poll, POLL_MS);
+  if (documents.some(isWorking)) timer = setTimeout(poll, POLL_MS);
   const wake = () => !document.hidden && poll();
   document.addEventListener("visibilitychange", wake);
   return () => {
@@ -318,9 +318,9 @@ function noteView(item, remedy) {
 /** Return how many passages have a context line, and why others have none. */
 function linesText(lines) {
   if (!lines) return "";
-  const { made, of, failed, reason } = lines;
-  const said = t(failed > 0 ? "documents.contextLinesFailed" : "documents.contextLines", { made, of, failed });
-  return reason ? `${said}: ${reason}` : said;
+  const { made: count, of, failed, reason } = lines;
+  const summary = t(failed > 0 ? "documents.contextLinesFailed" : "documents.contextLines", { made: count, of, failed });
+  return reason ? `${summary}: ${reason}` : summary;
 }
 
 /** Ask for one file; resolves to undefined if none is chosen. */
@@ -340,13 +340,13 @@ function fileInputs(panel, take) {
   const folder = h("input", { type: "file", multiple: true, webkitdirectory: "", class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
   // without the list, the picker offers every file, and the server says which it does not read
   api("GET", "/api/document-formats").then(
-    ({ items }) => (files.accept = items.filter((each) => each.mediaType).map((each) => each.ending).join(",")),
+    ({ items }) => (files.accept = items.filter((item) => item.mediaType).map((item) => item.ending).join(",")),
     () => undefined,
   );
-  for (const each of [files, folder]) {
-    each.addEventListener("change", () => {
-      take([...each.files].filter(isWanted));
-      each.value = "";
+  for (const chooser of [files, folder]) {
+    chooser.addEventListener("change", () => {
+      take([...chooser.files].filter(isWanted));
+      chooser.value = "";
     });
   }
   const isFiles = (event) => event.dataTransfer?.types.includes("Files");

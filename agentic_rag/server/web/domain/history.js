@@ -17,7 +17,7 @@ export async function show(panel, { domain, rest, app, place }) {
 
   /** The questions of the evaluation cases, by the id under which the history has them. */
   let questions = null;
-  const readQuestions = async () => new Map((await api("GET", `${base}/evaluation/cases`)).items.map((each) => [each.id, each.questions.at(-1)]));
+  const readQuestions = async () => new Map((await api("GET", `${base}/evaluation/cases`)).items.map((change) => [change.id, change.questions.at(-1)]));
   const nameCases = async (changes) => {
     if (changes.some(({ kind, subject }) => kind === "case" && !questions?.has(subject))) questions = await readQuestions();
   };
@@ -32,18 +32,18 @@ export async function show(panel, { domain, rest, app, place }) {
 
   async function drawList(kind, subject) {
     const list = h("ul", { class: "rows", "aria-label": t("history.list") });
-    const more = h("div", { class: "row" });
+    const moreRow = h("div", { class: "row" });
     const page = async (below) => {
-      const found = await api("GET", `${base}/history`, { query: { kind, subject, below, limit: AT_ONCE } });
-      await nameCases(found.items);
-      return found;
+      const loaded = await api("GET", `${base}/history`, { query: { kind, subject, below, limit: AT_ONCE } });
+      await nameCases(loaded.items);
+      return loaded;
     };
     const add = ({ items, hasMore }) => {
-      for (const each of items) list.append(row(each));
+      for (const change of items) list.append(row(change));
       const last = items.at(-1);
-      replace(more, hasMore && button(t("history.more"), { onclick: async () => add(await page(last.n)) }));
+      replace(moreRow, hasMore && button(t("history.more"), { onclick: async () => add(await page(last.n)) }));
     };
-    const which = select([["", t("history.kind.all")], ...kinds.map((each) => [each, t(`history.kind.${each}`)])], {
+    const which = select([["", t("history.kind.all")], ...kinds.map((kind) => [kind, t(`history.kind.${kind}`)])], {
       value: kind ?? "",
       "aria-label": t("history.kind"),
       onchange: () => app.navigate(which.value ? place.href(which.value) : place.href()),
@@ -51,19 +51,19 @@ export async function show(panel, { domain, rest, app, place }) {
     const only = subject && h("p", { class: "row" }, h("span", { class: "soft" }, t("history.subjectOnly")), h("code", { class: "wrap" }, subject), h("a", { href: place.href() }, t("history.showAll")));
     const body = h("div", { class: "stack" });
     replace(panel, h("div", { class: "stack" }, h("div", { class: "row row-apart" }, h("p", { class: "soft grow" }, t("history.text")), which), only, body));
-    await loadInto(body, () => page(null), (found) => {
-      if (!found.items.length) return emptyState(t(kind ? "history.noneOf" : "history.none"), t(kind ? "history.noneOfText" : "history.noneText"), { icon: "history" });
-      add(found);
-      return [list, more];
+    await loadInto(body, () => page(null), (loaded) => {
+      if (!loaded.items.length) return emptyState(t(kind ? "history.noneOf" : "history.none"), t(kind ? "history.noneOfText" : "history.noneText"), { icon: "history" });
+      add(loaded);
+      return [list, moreRow];
     });
   }
 
-  function row(each) {
+  function row(change) {
     return h(
       "li",
       { class: "rows-item" },
-      h("div", { class: "grow" }, h("a", { class: "row-name", dir: "auto", href: place.href(String(each.n)) }, nameOf(each)), madeBy(each)),
-      h("div", { class: "rows-end" }, each.gone && badge(t("history.gone"), "bad"), each.redacted && badge(t("history.redacted"), "wait"), badge(t(`history.kind.${each.kind}`))),
+      h("div", { class: "grow" }, h("a", { class: "row-name", dir: "auto", href: place.href(String(change.n)) }, nameOf(change)), madeBy(change)),
+      h("div", { class: "rows-end" }, change.gone && badge(t("history.gone"), "bad"), change.redacted && badge(t("history.redacted"), "wait"), badge(t(`history.kind.${change.kind}`))),
     );
   }
 
@@ -132,7 +132,7 @@ export async function show(panel, { domain, rest, app, place }) {
 
 /** Who made a change, and when. */
 function madeBy({ author, at }) {
-  const known = { disk: t("history.author.disk"), system: t("history.author.system"), "": t("history.author.nobody") };
-  const who = Object.hasOwn(known, author) ? known[author] : author;
+  const names = { disk: t("history.author.disk"), system: t("history.author.system"), "": t("history.author.nobody") };
+  const who = Object.hasOwn(names, author) ? names[author] : author;
   return h("span", { class: "fact-line small soft" }, h("span", { class: "wrap", dir: "auto" }, who), h("time", { datetime: at, title: formatDate(at) }, formatAgo(at)));
 }

@@ -12,20 +12,20 @@ export async function show(main, { app }) {
   const bring = app.user.operator && button(t("domain.importNew"), { icon: "upload", onclick: () => importNew() });
   const list = h("div", {});
   const search = input({ type: "search", class: "input domain-search", placeholder: t("domain.find"), "aria-label": t("domain.find"), dataset: { search: "" }, oninput: () => draw() });
-  let all = [];
+  let domains = [];
   const content = () => {
     const wanted = search.value.trim().toLowerCase();
-    const found = all.filter((each) => `${each.name} ${each.description} ${each.id}`.toLowerCase().includes(wanted));
-    search.hidden = all.length < 7;
-    if (!all.length) return noDomains(app, create);
-    if (!found.length) return h("p", { class: "soft", role: "status" }, t("domain.noneFound"));
-    return h("ul", { class: "grid domain-grid" }, found.map((each) => h("li", {}, domainCard(each))));
+    const matches = domains.filter((domain) => `${domain.name} ${domain.description} ${domain.id}`.toLowerCase().includes(wanted));
+    search.hidden = domains.length < 7;
+    if (!domains.length) return noDomains(app, create);
+    if (!matches.length) return h("p", { class: "soft", role: "status" }, t("domain.noneFound"));
+    return h("ul", { class: "grid domain-grid" }, matches.map((domain) => h("li", {}, domainCard(domain))));
   };
   const draw = () => replace(list, content());
   replace(main, h("div", { class: "page" }, h("header", { class: "page-head" }, h("h1", {}, t("domain.title")), h("div", { class: "row" }, search, bring, create)), list));
   const load = () =>
     loadInto(list, () => app.domains({ again: true }), (items) => {
-      all = items;
+      domains = items;
       return content();
     });
   async function importNew() {

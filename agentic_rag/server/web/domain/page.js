@@ -35,45 +35,45 @@ export async function show(main, { params, app }) {
   replace(main, h("div", { class: "domain-layout" }, head, h("div", { class: "page page-domain" }, title, panel)));
 
   async function draw(wanted) {
-    const own = ++turn;
+    const ownTurn = ++turn;
     asked = wanted;
     const { domain: id, tab, rest } = wanted;
     const sections = sectionsOf(id);
-    const chosen = sections.find((each) => each.key === (tab ?? "documents"));
+    const chosen = sections.find((section) => section.key === (tab ?? "documents"));
     if (shown.domain?.id === id && shown.key === chosen?.key && shown.update) return shown.update(rest);
     await shown.leave?.();
-    const known = shown.domain?.id === id ? shown.domain : null;
-    shown = { domain: known, key: null, leave: null, update: null };
+    const loaded = shown.domain?.id === id ? shown.domain : null;
+    shown = { domain: loaded, key: null, leave: null, update: null };
     drawTitle(chosen?.key);
     let domain;
     try {
-      domain = known ?? (await api("GET", `/api/domains/${encodeURIComponent(id)}`));
+      domain = loaded ?? (await api("GET", `/api/domains/${encodeURIComponent(id)}`));
     } catch (error) {
-      if (own === turn) {
+      if (ownTurn === turn) {
         replace(title);
         replace(panel, cannotShow(error));
       }
       return undefined;
     }
-    if (own !== turn) return undefined;
+    if (ownTurn !== turn) return undefined;
     shown.domain = domain;
     drawHead(domain, sections, chosen?.key);
     if (!chosen) return replace(panel, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
     replace(panel, skeleton());
     try {
       const [module] = await loadAll(chosen.load(), loadWords(...chosen.words));
-      if (own !== turn) return undefined;
+      if (ownTurn !== turn) return undefined;
       // a new element: the old one would be seen to move when the section describes itself above it, and a section that
       // the reader has left may still draw into it
       const fresh = h("div", { class: `domain-panel panel-${chosen.key}` });
       panel.replaceWith(fresh);
       panel = fresh;
-      const left = await module.show(panel, { domain, rest: rest ?? [], app, place: placeOf(domain, chosen.key, own) });
+      const left = await module.show(panel, { domain, rest: rest ?? [], app, place: placeOf(domain, chosen.key, ownTurn) });
       const ends = typeof left === "function" ? { leave: left } : (left ?? {});
-      if (own !== turn) return ends.leave?.();
+      if (ownTurn !== turn) return ends.leave?.();
       Object.assign(shown, { key: chosen.key, leave: ends.leave ?? null, update: ends.update ?? null });
     } catch (error) {
-      if (own !== turn) return undefined;
+      if (ownTurn !== turn) return undefined;
       if (!error.code) console.error(error);
       const again = button(t("shell.tryAgain"), { icon: "retry", onclick: () => draw(asked) });
       replace(panel, emptyState(t("shell.notLoaded"), error.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again] }));
@@ -83,11 +83,11 @@ export async function show(main, { params, app }) {
 
   /** Return what a section gets of this page: its address, and ways to change what stands around it. A section may call
    * them late, when the reader is in another section or domain (`own` is no longer the turn): these keep their title. */
-  function placeOf({ id }, key, own) {
+  function placeOf({ id }, key, ownTurn) {
     return {
       href: (...parts) => ["#/domains", id, key, ...parts].map((part, at) => (at ? encodeURIComponent(part) : part)).join("/"),
       /** Show a line below the title and buttons beside it. */
-      describe: (text, ...actions) => own === turn && drawTitle(key, text, actions),
+      describe: (text, ...actions) => ownTurn === turn && drawTitle(key, text, actions),
       /** Return a link to the domain's chat, for a section that has nothing to show before the first question. */
       chatLink: () => h("a", { class: "button", href: `#/chat/${encodeURIComponent(id)}` }, t("domain.chat")),
       /** Show the domain as it was saved. */
@@ -151,10 +151,10 @@ function sectionLinks(domain, sections, current) {
   const address = encodeURIComponent(domain.id);
   const link = (href, name, words, attributes = {}) => h("a", { class: "section-link", href, ...attributes }, icon(name, 16), h("span", {}, words));
   const groups = GROUPS.map((group) => {
-    const own = sections.filter((each) => each.group === group);
-    if (!own.length) return null;
+    const members = sections.filter((section) => section.group === group);
+    if (!members.length) return null;
     const heading = newId("group");
-    const links = own.map((each) => h("li", {}, link(`#/domains/${address}/${each.key}`, each.icon, t(`domain.tab.${each.key}`), { "aria-current": each.key === current ? "page" : null })));
+    const links = members.map((section) => h("li", {}, link(`#/domains/${address}/${section.key}`, section.icon, t(`domain.tab.${section.key}`), { "aria-current": section.key === current ? "page" : null })));
     return h("div", { class: "section-group" }, h("p", { class: "section-group-name", id: heading }, t(`domain.group.${group}`)), h("ul", { "aria-labelledby": heading }, links));
   });
   const nav = h("nav", { class: "section-nav", id: newId("sections"), popover: "auto", "aria-label": t("domain.tabs") }, link(`#/chat/${address}`, "chat", t("domain.chat")), groups);

@@ -46,7 +46,7 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
     const before = new Map([...accepted].map(([name, box]) => [name, box.checked]));
     accepted.clear();
     const rows = items.map((row) => rowOf(row, before.get(row.name)));
-    const notes = [...changes, ...warnings].map((each) => h("li", { class: "small soft wrap" }, `${each.path}: ${each.text}`));
+    const notes = [...changes, ...warnings].map((change) => h("li", { class: "small soft wrap" }, `${change.path}: ${change.text}`));
     replace(report, h("ul", { class: "rows", "aria-label": t("servers.report") }, rows), notes.length > 0 && h("ul", { class: "plain-list" }, notes));
     count();
     report.scrollIntoView({ block: "nearest" });
@@ -58,8 +58,8 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
     const tools = row.connection?.tools.length ?? 0;
     const box = row.saveable && checkbox({ checked: was ?? row.status === "ready", onchange: count });
     if (box) accepted.set(row.name, box);
-    const problems = row.problems.map((each) => h("li", { class: "small wrap" }, h("code", {}, each.path.replace(/^mcpServers\./, "")), each.value !== undefined && [" ", h("code", {}, each.value)], ` ${each.message}`));
-    const reason = row.reason && !row.problems.some((each) => each.message === row.reason) && h("p", { class: "small soft wrap" }, inWords(row.reason));
+    const problems = row.problems.map((problem) => h("li", { class: "small wrap" }, h("code", {}, problem.path.replace(/^mcpServers\./, "")), problem.value !== undefined && [" ", h("code", {}, problem.value)], ` ${problem.message}`));
+    const reason = row.reason && !row.problems.some((problem) => problem.message === row.reason) && h("p", { class: "small soft wrap" }, inWords(row.reason));
     const accept = row.status === "change_proposed" ? t("servers.acceptChange", { name: row.name }) : t("servers.acceptServer", { name: row.name });
     return h(
       "li",
@@ -108,9 +108,9 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
   /** Ask for a row's line; the values of its variables stay here. */
   async function request(row) {
     const env = Object.fromEntries(Object.keys(row.entry.env ?? {}).map((name) => [name, `\${${name}}`]));
-    const made = await api("POST", row.approval.request, { body: { mcpServers: { [row.name]: { ...row.entry, env } } } });
+    const request = await api("POST", row.approval.request, { body: { mcpServers: { [row.name]: { ...row.entry, env } } } });
     onRequested();
-    return made;
+    return request;
   }
 
   async function ask(row) {
@@ -132,7 +132,7 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
       h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, [shown.command, ...shown.args].join(" ")),
       h("p", { class: "wrap" }, `${shown.facts.name} ${shown.facts.version}`),
       shown.facts.integrity && h("p", { class: "mono small soft wrap" }, shown.facts.integrity),
-      shown.facts.warnings.map((each) => notice("warn", each)),
+      shown.facts.warnings.map((warning) => notice("warn", warning)),
       network,
       signInNote,
     ];

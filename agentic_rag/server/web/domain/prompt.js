@@ -18,11 +18,11 @@ export async function show(panel, { domain, rest, app, place }) {
   const list = h("nav", { class: "side-list", "aria-label": t("settings.components") });
   const editor = h("div", { class: "grow" });
   const prefix = `prompt.${domain.id}.`;
-  const kept = (name) => draft(`${prefix}${name}`);
+  const draftOf = (name) => draft(`${prefix}${name}`);
   const addressOf = (name) => `${base}/${encodeURIComponent(name)}`;
   const read = async () => (await api("GET", base)).items.filter(({ name }) => !isDoomed(addressOf(name)));
   /** A file as it is edited: `text` is what is typed, `version` what it was typed over; "": there was nothing. */
-  const withDraft = (file) => ({ ...file, text: file.content ?? "", ...kept(file.name).read() });
+  const withDraft = (file) => ({ ...file, text: file.content ?? "", ...draftOf(file.name).read() });
   const byName = (first, second) => compareTexts(first.name, second.name);
   const stored = await read();
   const unsaved = draftsUnder(prefix).filter((name) => !isDoomed(addressOf(name)) && !stored.some((file) => file.name === name));
@@ -31,7 +31,7 @@ export async function show(panel, { domain, rest, app, place }) {
   let others = null;
 
   const isChanged = (file) => file.text !== (file.content ?? "");
-  const keep = (file) => kept(file.name).write(isChanged(file) ? { text: file.text, version: file.version } : null);
+  const keep = (file) => draftOf(file.name).write(isChanged(file) ? { text: file.text, version: file.version } : null);
 
   function drawList() {
     const links = files.map((file) => h("a", { class: "side-link", href: place.href(file.name), "aria-current": file.name === open?.name ? "page" : null }, h("span", { class: "clip mono small" }, file.name), isChanged(file) && h("span", { class: "dot", title: t("settings.notSaved") }, h("span", { class: "visually-hidden" }, t("settings.notSaved")))));
@@ -54,7 +54,7 @@ export async function show(panel, { domain, rest, app, place }) {
       return replace(editor, emptyState(t("settings.noComponents"), t("settings.noComponentsText"), { icon: "page", actions: [start] }));
     }
     const file = open;
-    const told = h("div", {});
+    const notices = h("div", {});
     const source = sourceEditor(t("settings.componentText", { name: file.name }), {
       value: file.text,
       rows: 20,
@@ -70,9 +70,9 @@ export async function show(panel, { domain, rest, app, place }) {
       drawList();
       preview.update(asDraft());
     };
-    others = editing(`prompt.${domain.id}.${file.name}`, () => replace(told, notice("warn", t("settings.otherTab"))));
-    others.onSaved(() => replace(told, notice("warn", t("settings.savedElsewhere"))));
-    replace(editor, h("div", { class: "stack-small" }, told, h("div", { class: "row row-apart" }, h("h2", { class: "mono wrap" }, file.name), h("div", { class: "row" }, h("a", { class: "button button-quiet", href: historyOf(domain.id, "prompt", file.name) }, t("settings.history")), button(t("settings.removeComponent"), { kind: "quiet", icon: "trash", onclick: () => remove(file) }), save)), source, h("p", { class: "faint small" }, t("settings.componentHint"))));
+    others = editing(`prompt.${domain.id}.${file.name}`, () => replace(notices, notice("warn", t("settings.otherTab"))));
+    others.onSaved(() => replace(notices, notice("warn", t("settings.savedElsewhere"))));
+    replace(editor, h("div", { class: "stack-small" }, notices, h("div", { class: "row row-apart" }, h("h2", { class: "mono wrap" }, file.name), h("div", { class: "row" }, h("a", { class: "button button-quiet", href: historyOf(domain.id, "prompt", file.name) }, t("settings.history")), button(t("settings.removeComponent"), { kind: "quiet", icon: "trash", onclick: () => remove(file) }), save)), source, h("p", { class: "faint small" }, t("settings.componentHint"))));
     save.disabled = file.text === file.content;
     return undefined;
   }
@@ -94,7 +94,7 @@ export async function show(panel, { domain, rest, app, place }) {
 
   /** Somebody else saved in between: show how that differs, and let the person choose. */
   async function settle(file) {
-    const theirs = (await read()).find((each) => each.name === file.name) ?? { content: null, version: "" };
+    const theirs = (await read()).find((stored) => stored.name === file.name) ?? { content: null, version: "" };
     if (!panel.isConnected) return undefined; // what is typed is kept as a draft
     const build = () => [h("p", {}, t(theirs.version ? "settings.componentConflict" : "settings.componentGone")), diffView(theirs.content ?? "", file.text)];
     const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
@@ -110,7 +110,7 @@ export async function show(panel, { domain, rest, app, place }) {
 
   function remove(file) {
     const at = files.indexOf(file);
-    files = files.filter((each) => each !== file);
+    files = files.filter((listed) => listed !== file);
     drawEditor();
     const undo = () => {
       if (!panel.isConnected) return place.reload(); // who has left and come back sees another list than this one
@@ -119,7 +119,7 @@ export async function show(panel, { domain, rest, app, place }) {
     };
     const act = async () => {
       if (file.version) await api("DELETE", addressOf(file.name));
-      kept(file.name).clear();
+      draftOf(file.name).clear();
     };
     doLater(t("settings.componentRemoved", { name: file.name }), { act, undo, address: addressOf(file.name) });
   }
@@ -127,8 +127,8 @@ export async function show(panel, { domain, rest, app, place }) {
   async function create() {
     const name = field(t("settings.componentName"), input({ placeholder: "10-house-rules.md", dir: "ltr" }), { hint: t("settings.componentNameHint") });
     const make = (close) => {
-      const given = name.control.value.trim();
-      const wanted = given.endsWith(".md") ? given : `${given}.md`;
+      const typed = name.control.value.trim();
+      const wanted = typed.endsWith(".md") ? typed : `${typed}.md`;
       if (!NAME.test(wanted)) return name.refuse(t("settings.componentNameBad"));
       if (files.some((file) => file.name === wanted)) return name.refuse(t("settings.componentTwice"));
       return close(wanted);

@@ -9,9 +9,9 @@ import { scoresView } from "./scores.js";
 
 export async function show(panel, { domain, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}`;
-  const kept = draft(`search.${domain.id}`);
+  const typed = draft(`search.${domain.id}`);
   let { retrievalTopK: topK = 5, retrievalThreshold: threshold = 0, retrievalFusion: fusion = "dbsf" } = domain.settings;
-  const query = input({ type: "search", value: kept.read() ?? "", placeholder: t("retrieval.ask"), "aria-label": t("retrieval.ask"), maxlength: 2000, dataset: { search: "" }, oninput: (event) => kept.write(event.target.value) });
+  const query = input({ type: "search", value: typed.read() ?? "", placeholder: t("retrieval.ask"), "aria-label": t("retrieval.ask"), maxlength: 2000, dataset: { search: "" }, oninput: (event) => typed.write(event.target.value) });
   const count = field(t("retrieval.topK"), input({ type: "number", min: 1, max: 50, value: topK }));
   const line = input({ type: "range", class: "range", min: 0, max: 1, step: 0.01, value: threshold });
   const shown = h("output", { class: "mono small" }, formatNumber(Number(threshold), { minimumFractionDigits: 2 }));
@@ -43,13 +43,13 @@ export async function show(panel, { domain, place }) {
     const { signal } = (asking = new AbortController());
     results.setAttribute("aria-busy", "true");
     const asked = { topK: Number(count.control.value) || 5, threshold: Number(line.value) };
-    const filters = Object.fromEntries(Object.entries({ document: within, heading, type: kind }).map(([name, each]) => [name, each.control.value.trim()]).filter(([, value]) => value));
+    const filters = Object.fromEntries(Object.entries({ document: within, heading, type: kind }).map(([name, control]) => [name, control.control.value.trim()]).filter(([, value]) => value));
     try {
       const body = { query: query.value.trim(), ...asked, fusion: fuse.control.value, filters };
-      const found = await api("POST", `${base}/documents/search`, { body, signal });
-      view = found.candidates.length ? scoresView(domain.id, found) : null;
+      const retrieval = await api("POST", `${base}/documents/search`, { body, signal });
+      view = retrieval.candidates.length ? scoresView(domain.id, retrieval) : null;
       const documents = h("a", { class: "button", href: `#/domains/${encodeURIComponent(domain.id)}/documents` }, t("retrieval.toDocuments"));
-      replace(results, view ?? emptyState(t("retrieval.nothing"), found.incomplete ?? t(domain.documentCount ? "retrieval.nothingText" : "retrieval.noDocuments"), { icon: "search", actions: [documents] }), view && asSetting(asked, fuse.control.value));
+      replace(results, view ?? emptyState(t("retrieval.nothing"), retrieval.incomplete ?? t(domain.documentCount ? "retrieval.nothingText" : "retrieval.noDocuments"), { icon: "search", actions: [documents] }), view && asSetting(asked, fuse.control.value));
     } catch (error) {
       if (error.name !== "AbortError") {
         replace(results, start);

@@ -11,12 +11,12 @@ export async function drawSecrets(element, base) {
     table(
       t("servers.secrets"),
       [
-        { label: t("servers.secretName"), cell: (each) => h("code", {}, each.name) },
-        { label: t("servers.secretValue"), cell: (each) => h("span", { class: "mono soft" }, each.last4 ? `••••${each.last4}` : "••••") },
+        { label: t("servers.secretName"), cell: (secret) => h("code", {}, secret.name) },
+        { label: t("servers.secretValue"), cell: (secret) => h("span", { class: "mono soft" }, secret.last4 ? `••••${secret.last4}` : "••••") },
         {
           label: "",
           align: "end",
-          cell: (each) => h("span", { class: "row row-end" }, button(t("servers.replaceSecret"), { kind: "quiet", onclick: () => setSecret(base, each.name, again) }), button(t("servers.deleteSecret", { name: each.name }), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(base, each.name, again) })),
+          cell: (secret) => h("span", { class: "row row-end" }, button(t("servers.replaceSecret"), { kind: "quiet", onclick: () => setSecret(base, secret.name, again) }), button(t("servers.deleteSecret", { name: secret.name }), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(base, secret.name, again) })),
         },
       ],
       items,
@@ -26,8 +26,8 @@ export async function drawSecrets(element, base) {
   ]);
 }
 
-async function setSecret(base, known, again) {
-  const name = field(t("servers.secretName"), input({ value: known, readOnly: known !== "", class: "input mono", placeholder: "GITHUB_TOKEN", dir: "ltr", pattern: "[A-Za-z_][A-Za-z0-9_]*" }), { hint: t("servers.secretNameHint") });
+async function setSecret(base, givenName, again) {
+  const name = field(t("servers.secretName"), input({ value: givenName, readOnly: givenName !== "", class: "input mono", placeholder: "GITHUB_TOKEN", dir: "ltr", pattern: "[A-Za-z_][A-Za-z0-9_]*" }), { hint: t("servers.secretNameHint") });
   const value = field(t("servers.secretValue"), input({ type: "password", autocomplete: "new-password", class: "input mono", dir: "ltr" }), { hint: t("servers.secretHint") });
   const keep = async (close) => {
     name.setError("");

@@ -18,8 +18,8 @@ await loadSentences();
 
 const LOOK_SECONDS = 4;
 
-export async function show(panel, { domain: given, place, app }) {
-  const base = `/api/domains/${encodeURIComponent(given.id)}`;
+export async function show(panel, { domain: listed, place, app }) {
+  const base = `/api/domains/${encodeURIComponent(listed.id)}`;
   const domain = await api("GET", base);
   const list = h("div", {}, skeleton());
   const requests = h("div", {});
@@ -56,7 +56,7 @@ export async function show(panel, { domain: given, place, app }) {
   const content = (items) => h("ul", { class: "rows", "aria-label": t("servers.list") }, items.map(row));
 
   function row(server) {
-    const own = server.origin === "user";
+    const isOwn = server.origin === "user";
     const tools = server.tools.length;
     const line = server.url ?? [server.command, ...(server.args ?? [])].filter(Boolean).join(" ");
     const accept = server.pendingTools.length > 0 && button(t("servers.look", { count: server.pendingTools.length }), { onclick: () => acceptTools(server) });
@@ -69,7 +69,7 @@ export async function show(panel, { domain: given, place, app }) {
         h("div", { class: "row" }, h("span", { class: "strong wrap" }, server.name), badge(t(`servers.origin.${server.origin}`)), server.enabled === false && badge(t("servers.disabled"))),
         line && h("p", { class: "mono small soft wrap", dir: "ltr" }, line),
         server.reason && h("p", { class: server.state === "failed" ? "small bad wrap" : "small soft wrap", dir: "auto" }, inWords(server.reason)),
-        server.droppedTools.map((each) => h("p", { class: "small bad wrap", dir: "auto" }, `${each.name}: ${each.reason}`)),
+        server.droppedTools.map((tool) => h("p", { class: "small bad wrap", dir: "auto" }, `${tool.name}: ${tool.reason}`)),
         accept && notice("warn", h("p", {}, t("servers.changed", { count: server.pendingTools.length })), accept),
       ),
       h(
@@ -77,7 +77,7 @@ export async function show(panel, { domain: given, place, app }) {
         { class: "rows-end" },
         stateBadge(server.state),
         (tools > 0 || server.state !== "stopped") && button(t("servers.details", { count: tools }), { kind: "quiet", onclick: () => showDetails(server) }),
-        own && server.enabled && button(t("servers.restart"), { kind: "quiet", icon: "retry", compact: true, onclick: () => restart(server) }),
+        isOwn && server.enabled && button(t("servers.restart"), { kind: "quiet", icon: "retry", compact: true, onclick: () => restart(server) }),
       ),
     );
   }

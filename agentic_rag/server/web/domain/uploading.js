@@ -9,25 +9,25 @@ const BYTES_EACH = 64_000_000;
 
 /** Return the files that were dropped, those of folders too. A hidden file (`.DS_Store`) is none of them. */
 export async function droppedFiles(transfer) {
-  const entries = [...transfer.items].filter((each) => each.kind === "file").map((each) => each.webkitGetAsEntry?.() ?? each.getAsFile());
-  const found = [];
-  for (const entry of entries) await collect(entry, found);
-  return found.filter(isWanted);
+  const entries = [...transfer.items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile());
+  const files = [];
+  for (const entry of entries) await collect(entry, files);
+  return files.filter(isWanted);
 }
 
 /** Whether a file is one that somebody means: no hidden one of the system. */
 export const isWanted = (file) => !file.name.startsWith(".") && !/^(?:thumbs\.db|desktop\.ini)$/i.test(file.name);
 
-async function collect(entry, found) {
+async function collect(entry, files) {
   if (entry === null) return;
-  if (entry instanceof File) found.push(entry);
-  else if (entry.isFile) found.push(await new Promise((resolve, reject) => entry.file(resolve, reject)));
+  if (entry instanceof File) files.push(entry);
+  else if (entry.isFile) files.push(await new Promise((resolve, reject) => entry.file(resolve, reject)));
   else {
     const reader = entry.createReader();
     for (;;) {
       const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
       if (!some.length) return;
-      for (const each of some) await collect(each, found);
+      for (const child of some) await collect(child, files);
     }
   }
 }

@@ -36,8 +36,8 @@ export function loadSentences() {
 export function inWords(sentence) {
   if (typeof sentence !== "string") return sentence;
   for (const [pattern, text] of sentences) {
-    const found = pattern.exec(sentence);
-    if (found) return text.replace(/\$(\d)/g, (_, at) => inWords(found[at] ?? ""));
+    const match = pattern.exec(sentence);
+    if (match) return text.replace(/\$(\d)/g, (_, at) => inWords(match[at] ?? ""));
   }
   return sentence;
 }
@@ -62,8 +62,8 @@ export function detailsInWords(details) {
 function problemText(problem) {
   if (typeof problem !== "string") return undefined;
   for (const [pattern, text] of texts.problems) {
-    const found = pattern.exec(problem);
-    if (found) return text.replace(/\$(\d)/g, (_, at) => found[at] ?? "");
+    const match = pattern.exec(problem);
+    if (match) return text.replace(/\$(\d)/g, (_, at) => match[at] ?? "");
   }
   return problem;
 }

@@ -15,7 +15,7 @@ export async function show(place) {
   const outcome = select([["", t("operator.anyOutcome")], ["done", t("operator.outcomeDone")], ["refused", t("operator.outcomeRefused")], ["denied", t("operator.outcomeDenied")]], { "aria-label": t("operator.outcomeOf") });
   const list = h("div", { class: "stack" });
   const ask = (before) => api("GET", AUDIT, { query: { limit: LIMIT, before, actor: actor.value.trim(), outcome: outcome.value } });
-  const load = () => loadInto(list, () => ask(null), (found) => pages(found, ask));
+  const load = () => loadInto(list, () => ask(null), (page) => pages(page, ask));
   const filter = h("form", { class: "row", role: "search" }, actor, outcome, button(t("operator.filter"), { type: "submit" }));
   filter.addEventListener("submit", (event) => (event.preventDefault(), load()));
   outcome.addEventListener("change", load);
@@ -23,22 +23,22 @@ export async function show(place) {
   await load();
 }
 
-function pages(found, ask) {
-  const items = [...found.items];
+function pages(page, ask) {
+  const items = [...page.items];
   const none = emptyState(t("operator.noRows"), t("operator.noRowsText"), { icon: "list" });
-  const made = table(t("operator.audit"), COLUMNS(), items, { empty: none });
-  if (!found.hasMore) return made;
-  const body = made.querySelector("tbody");
-  const more = button(t("operator.older"), {
+  const element = table(t("operator.audit"), COLUMNS(), items, { empty: none });
+  if (!page.hasMore) return element;
+  const body = element.querySelector("tbody");
+  const olderButton = button(t("operator.older"), {
     async onclick() {
       const next = await ask(items.at(-1).seq);
       items.push(...next.items);
       const lines = table("", COLUMNS(), next.items).querySelectorAll("tbody tr");
       body.append(...lines);
-      if (!next.hasMore) more.remove();
+      if (!next.hasMore) olderButton.remove();
     },
   });
-  return [made, h("div", { class: "row row-centre" }, more)];
+  return [element, h("div", { class: "row row-centre" }, olderButton)];
 }
 
 const COLUMNS = () => [
@@ -51,9 +51,9 @@ const COLUMNS = () => [
 ];
 
 function details(row) {
-  const said = Object.keys(row.details).length ? JSON.stringify(row.details, null, 2) : "";
-  const all = [said, `#${row.seq}`, row.hash].filter(Boolean).join("\n");
-  return h("details", { class: "small" }, h("summary", {}, row.details.code ?? t("operator.row", { number: String(row.seq) })), h("pre", { class: "block" }, all));
+  const details = Object.keys(row.details).length ? JSON.stringify(row.details, null, 2) : "";
+  const lines = [details, `#${row.seq}`, row.hash].filter(Boolean).join("\n");
+  return h("details", { class: "small" }, h("summary", {}, row.details.code ?? t("operator.row", { number: String(row.seq) })), h("pre", { class: "block" }, lines));
 }
 
 function verifyDialog() {
@@ -82,7 +82,7 @@ function verifyDialog() {
 function showVerdict({ intact, rows, head, problems }) {
   return [
     notice(intact ? "info" : "bad", h("p", { class: "strong" }, intact ? t("operator.intact", { count: rows }) : t("operator.broken"))),
-    !intact && h("ul", { class: "list" }, problems.map((each) => h("li", {}, t("operator.brokenAt", { number: String(each.seq), problem: each.problem })))),
+    !intact && h("ul", { class: "list" }, problems.map((problem) => h("li", {}, t("operator.brokenAt", { number: String(problem.seq), problem: problem.problem })))),
     facts([[t("operator.newHead"), h("span", { class: "row row-tight" }, code(head), copyButton(t("operator.copyHead"), head))]]),
     h("p", { class: "field-hint" }, t("operator.keepHead")),
   ];

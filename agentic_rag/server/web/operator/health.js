@@ -71,9 +71,9 @@ function modeWords({ name, state, mode, reason, bytes, of }) {
 }
 
 function draw(report, nameOf) {
-  const found = overall(report);
+  const summary = overall(report);
   return [
-    h("div", { class: `health-sum health-${found.kind}` }, h("span", { class: "health-icon" }, icon(found.icon, 22)), h("div", {}, h("h2", {}, found.title()), h("p", { class: "soft" }, found.text()))),
+    h("div", { class: `health-sum health-${summary.kind}` }, h("span", { class: "health-icon" }, icon(summary.icon, 22)), h("div", {}, h("h2", {}, summary.title()), h("p", { class: "soft" }, summary.text()))),
     report.anyCommand && notice("warn", t("operator.anyCommand")),
     report.unsandboxed && notice("warn", t("operator.unsandboxed")),
     report.retiring?.map(({ model, on, successor }) => notice("warn", t(successor ? "operator.retiring" : "operator.retiringUnknown", { model, on, successor }))),
@@ -115,7 +115,7 @@ function part(title, report, nameOf) {
       [t("operator.recently"), recently && t("operator.recentCalls", { count: recently.calls, failed: formatPercent(share) })],
       [t("operator.readsTokens"), readsTokens && t("operator.inWindows", { count: readsTokens })],
       [t("operator.toReindex"), collectionsToReindex && formatNumber(collectionsToReindex)],
-      ...(rebuilding ?? []).map((each) => [nameOf(each.domain), t("operator.rebuilt", { done: each.done, of: each.of })]),
+      ...(rebuilding ?? []).map((collection) => [nameOf(collection.domain), t("operator.rebuilt", { done: collection.done, of: collection.of })]),
     ]),
   );
 }
@@ -160,11 +160,11 @@ function backupCard({ state, ageSeconds, everyHours, reason }) {
 
 function serversTable(servers, nameOf) {
   const columns = [
-    { label: t("operator.server"), cell: (each) => h("span", { class: "strong" }, each.name) },
-    { label: t("operator.domain"), cell: (each) => (each.domain ? nameOf(each.domain) : h("span", { class: "faint" }, t("operator.ourOwn"))) },
-    { label: t("operator.state"), cell: (each) => badge(STATES[each.state]?.word() ?? each.state, STATES[each.state]?.kind) },
-    { label: t("operator.doing"), cell: (each) => code(each.mode) },
-    { label: t("operator.reason"), cell: (each) => inWords(each.reason) ?? "" },
+    { label: t("operator.server"), cell: (server) => h("span", { class: "strong" }, server.name) },
+    { label: t("operator.domain"), cell: (server) => (server.domain ? nameOf(server.domain) : h("span", { class: "faint" }, t("operator.ourOwn"))) },
+    { label: t("operator.state"), cell: (server) => badge(STATES[server.state]?.word() ?? server.state, STATES[server.state]?.kind) },
+    { label: t("operator.doing"), cell: (server) => code(server.mode) },
+    { label: t("operator.reason"), cell: (server) => inWords(server.reason) ?? "" },
   ];
   const none = emptyState(t("operator.noServers"), t("operator.noServersText"), { icon: "server" });
   return table(t("operator.mcpServers"), columns, servers, { empty: none });
@@ -172,12 +172,12 @@ function serversTable(servers, nameOf) {
 
 function replicasTable(replicas) {
   const columns = [
-    { label: t("operator.replica"), cell: (each) => [h("span", { class: "strong wrap" }, each.id), " ", each.own && badge(t("operator.replicaOwn"))] },
-    { label: t("operator.state"), cell: (each) => (each.leaving ? badge(t("operator.draining"), "wait") : badge(t("operator.ready"), "ok")) },
-    { label: t("operator.replicaVersion"), cell: (each) => code(each.version) },
-    { label: t("operator.replicaAddress"), cell: (each) => code(each.address) },
-    { label: t("operator.heartbeat"), cell: (each) => ago(each.heartbeatAt) },
-    { label: t("operator.started"), cell: (each) => ago(each.startedAt) },
+    { label: t("operator.replica"), cell: (replica) => [h("span", { class: "strong wrap" }, replica.id), " ", replica.own && badge(t("operator.replicaOwn"))] },
+    { label: t("operator.state"), cell: (replica) => (replica.leaving ? badge(t("operator.draining"), "wait") : badge(t("operator.ready"), "ok")) },
+    { label: t("operator.replicaVersion"), cell: (replica) => code(replica.version) },
+    { label: t("operator.replicaAddress"), cell: (replica) => code(replica.address) },
+    { label: t("operator.heartbeat"), cell: (replica) => ago(replica.heartbeatAt) },
+    { label: t("operator.started"), cell: (replica) => ago(replica.startedAt) },
   ];
   return table(t("operator.replicas"), columns, replicas);
 }

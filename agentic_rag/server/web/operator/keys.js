@@ -10,7 +10,7 @@ export async function show(place, { app }) {
   const list = h("div");
   let withRevoked = false;
   const nameOf = await domainNames(app);
-  const load = () => loadInto(list, () => api("GET", "/api/keys"), ({ items }) => keysTable(items.filter((each) => withRevoked || !each.revokedAt), { onchange: load, nameOf, make }));
+  const load = () => loadInto(list, () => api("GET", "/api/keys"), ({ items }) => keysTable(items.filter((item) => withRevoked || !item.revokedAt), { onchange: load, nameOf, make }));
   const make = () => newKeyDialog({ app, ondone: load });
   const revoked = checkbox({ onchange: (event) => ((withRevoked = event.target.checked), load()) });
   replace(place, toolbar(t("operator.keysText"), field(t("operator.withRevoked"), revoked, { inline: true }), button(t("operator.newKey"), { kind: "primary", icon: "add", onclick: make })), list);
@@ -56,12 +56,12 @@ export async function newKeyDialog({ user = "", app, ondone }) {
   const whose = field(t("operator.user"), control, { hint: user ? "" : t("operator.keyUserHint") });
   const roles = [["", t("operator.asUser")], ["member", grantName("member")], ["author", grantName("author")], ["admin", grantName("admin")], ["operator", t("operator.isOperator")]];
   const role = field(t("operator.permits"), select(roles), { hint: t("operator.permitsHint") });
-  const checks = domains.map((each) => field(each.name, checkbox({ value: each.id }), { inline: true }));
+  const checks = domains.map((domain) => field(domain.name, checkbox({ value: domain.id }), { inline: true }));
   const where = h("fieldset", { class: "fieldset", hidden: true }, h("legend", {}, t("operator.inDomains")), checks.length ? checks : h("p", { class: "soft" }, t("operator.noDomains")));
   role.control.addEventListener("change", () => (where.hidden = !["member", "author", "admin"].includes(role.control.value)));
   const groups = field(t("operator.keyGroups"), textarea({ rows: 2, dir: "auto", spellcheck: "false" }), { hint: t("operator.keyGroupsHint") });
-  let made = null;
-  let own = null;
+  let created = null;
+  let ownKey = null;
   const dialog = openDialog(t("operator.newKey"), {
     build: (close) =>
       dialogForm({
@@ -70,32 +70,32 @@ export async function newKeyDialog({ user = "", app, ondone }) {
         content: [whose, list, role, where, groups],
         action: t("operator.makeKey"),
         async send() {
-          const body = { user: control.value.trim(), role: role.control.value || null, domains: where.hidden ? [] : checks.map((each) => each.control).filter((each) => each.checked).map((each) => each.value), groups: groups.control.value.split("\n").filter((each) => each.trim()) };
-          made = await api("POST", "/api/keys", { body });
-          if (made.first) await app.refreshUser();
+          const body = { user: control.value.trim(), role: role.control.value || null, domains: where.hidden ? [] : checks.map((group) => group.control).filter((group) => group.checked).map((group) => group.value), groups: groups.control.value.split("\n").filter((group) => group.trim()) };
+          created = await api("POST", "/api/keys", { body });
+          if (created.first) await app.refreshUser();
           // without an operator's key nobody could change anything once this browser's sign-in ends
-          if (made.first && made.role !== "operator") own = await api("POST", "/api/keys", { body: { user: "operator", role: "operator" } });
+          if (created.first && created.role !== "operator") ownKey = await api("POST", "/api/keys", { body: { user: "operator", role: "operator" } });
           close();
         },
       }),
   });
   await dialog.closed;
-  if (!made) return;
-  await revealDialog(made, own);
+  if (!created) return;
+  await revealDialog(created, ownKey);
   await ondone();
 }
 
 /** Show a new key, the one time it can be. */
-function revealDialog(made, own) {
-  const value = input({ value: made.key, readonly: true, class: "input mono", "aria-label": t("operator.keyValue"), onfocus: (event) => event.target.select() });
-  const dialog = openDialog(t("operator.keyMade", { user: made.userId }), {
+function revealDialog(created, ownKey) {
+  const value = input({ value: created.key, readonly: true, class: "input mono", "aria-label": t("operator.keyValue"), onfocus: (event) => event.target.select() });
+  const dialog = openDialog(t("operator.keyMade", { user: created.userId }), {
     lasting: true,
     build: () => [
       notice("warn", t("operator.keyOnce")),
-      h("div", { class: "key-line" }, value, copyButton(t("operator.copyKey"), made.key, { compact: false, kind: "primary" })),
+      h("div", { class: "key-line" }, value, copyButton(t("operator.copyKey"), created.key, { compact: false, kind: "primary" })),
       h("p", { class: "soft" }, t("operator.keyUse")),
-      made.first && notice("info", t("operator.firstKey")),
-      own && [h("p", {}, t("operator.ownKey", { user: own.userId })), h("div", { class: "key-line" }, input({ value: own.key, readonly: true, class: "input mono", "aria-label": t("operator.ownKeyValue") }), copyButton(t("operator.copyKey"), own.key, { compact: false }))],
+      created.first && notice("info", t("operator.firstKey")),
+      ownKey && [h("p", {}, t("operator.ownKey", { user: ownKey.userId })), h("div", { class: "key-line" }, input({ value: ownKey.key, readonly: true, class: "input mono", "aria-label": t("operator.ownKeyValue") }), copyButton(t("operator.copyKey"), ownKey.key, { compact: false }))],
     ],
     actions: (close) => [button(t("operator.keyKept"), { onclick: () => close(true) })],
   });

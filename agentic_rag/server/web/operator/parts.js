@@ -30,7 +30,7 @@ export const toolbar = (text, ...actions) => h("div", { class: "row row-apart op
 
 /** Names of domains by id; a deleted one keeps its id. */
 export async function domainNames(app) {
-  const names = new Map((await app.domains()).map((each) => [each.id, each.name]));
+  const names = new Map((await app.domains()).map((domain) => [domain.id, domain.name]));
   return (id) => names.get(id) ?? id;
 }
 
@@ -42,20 +42,20 @@ export const grantName = (grant) => GRANT_WORDS[grant]?.() ?? grant;
 /** What a user may do, in one cell. */
 export function grantsLine(user, nameOf) {
   if (user.operator) return badge(t("operator.isOperator"), "wait");
-  const all = Object.entries(user.grants);
-  if (!all.length) return h("span", { class: "faint" }, t("operator.noGrants"));
-  const shown = all.slice(0, 4).map(([id, grant]) => badge(t("operator.grantIn", { domain: nameOf(id), grant: grantName(grant) })));
-  return h("span", { class: "row row-tight" }, shown, all.length > shown.length && h("span", { class: "faint small" }, t("operator.more", { count: all.length - shown.length })));
+  const grants = Object.entries(user.grants);
+  if (!grants.length) return h("span", { class: "faint" }, t("operator.noGrants"));
+  const shown = grants.slice(0, 4).map(([id, grant]) => badge(t("operator.grantIn", { domain: nameOf(id), grant: grantName(grant) })));
+  return h("span", { class: "row row-tight" }, shown, grants.length > shown.length && h("span", { class: "faint small" }, t("operator.more", { count: grants.length - shown.length })));
 }
 
 /** Rows of domain and grant that can be added and removed. `read()` returns the grants by domain's id. */
-export function grantsEditor(domains, given = {}) {
+export function grantsEditor(domains, initial = {}) {
   const list = h("div", { class: "stack-small" });
-  const known = new Map(domains.map((each) => [each.id, each.name]));
-  for (const id of Object.keys(given)) if (!known.has(id)) known.set(id, id);
+  const names = new Map(domains.map((domain) => [domain.id, domain.name]));
+  for (const id of Object.keys(initial)) if (!names.has(id)) names.set(id, id);
   const add = (id = "", grant = "member") => {
-    const domain = select([["", t("operator.chooseDomain")], ...known], { value: id, "aria-label": t("operator.domain") });
-    const level = select(GRANTS.map((each) => [each, grantName(each)]), { value: grant, "aria-label": t("operator.grant") });
+    const domain = select([["", t("operator.chooseDomain")], ...names], { value: id, "aria-label": t("operator.domain") });
+    const level = select(GRANTS.map((grant) => [grant, grantName(grant)]), { value: grant, "aria-label": t("operator.grant") });
     const remove = button(t("operator.removeGrant"), { kind: "quiet", icon: "close", compact: true });
     const row = h("div", { class: "grant-row" }, domain, level, remove);
     remove.addEventListener("click", () => {
@@ -68,19 +68,19 @@ export function grantsEditor(domains, given = {}) {
     return domain;
   };
   const adder = button(t("operator.addGrant"), { icon: "add", kind: "quiet", onclick: () => void add().focus() });
-  for (const [id, grant] of Object.entries(given)) add(id, grant);
+  for (const [id, grant] of Object.entries(initial)) add(id, grant);
   const hint = h("p", { class: "field-hint" }, t("operator.grantsHint"));
-  const made = h("fieldset", { class: "fieldset" }, h("legend", {}, t("operator.grants")), list, h("div", {}, adder), hint);
-  made.read = () => Object.fromEntries([...list.children].map((row) => row.read()).filter(([id]) => id));
-  return made;
+  const element = h("fieldset", { class: "fieldset" }, h("legend", {}, t("operator.grants")), list, h("div", {}, adder), hint);
+  element.read = () => Object.fromEntries([...list.children].map((row) => row.read()).filter(([id]) => id));
+  return element;
 }
 
 /** A field in which users are proposed as one types. */
 export function userInput(users, props = {}) {
   const id = `users-${Math.random().toString(36).slice(2)}`;
-  const list = h("datalist", { id }, users.map((each) => h("option", { value: each.name }, each.displayName)));
-  const made = input({ list: id, spellcheck: false, autocapitalize: "none", ...props });
-  return { control: made, list };
+  const list = h("datalist", { id }, users.map((user) => h("option", { value: user.name }, user.displayName)));
+  const control = input({ list: id, spellcheck: false, autocapitalize: "none", ...props });
+  return { control: control, list };
 }
 
 /** Return what shows at an element that the state could not be loaded again: `onerror` of `watch`. */
@@ -98,15 +98,15 @@ export function dialogForm({ fields, content, action, send, close }) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     problem.hidden = true;
-    for (const each of Object.values(fields)) each.setError("");
+    for (const field of Object.values(fields)) field.setError("");
     submit.disabled = true;
     try {
       await send();
     } catch (error) {
       if (!error?.code) console.error(error);
       const at = fields[error?.path?.split(".")[0]];
-      const said = error?.code ? (error.details?.problem ?? error.message) : t("shell.failed");
-      const words = said.charAt(0).toUpperCase() + said.slice(1);
+      const text = error?.code ? (error.details?.problem ?? error.message) : t("shell.failed");
+      const words = text.charAt(0).toUpperCase() + text.slice(1);
       if (at) {
         at.setError(words);
         at.control.focus();

@@ -11,7 +11,7 @@ const MAPPING = "/api/auth/oidc/mapping";
 export async function show(place, { app }) {
   const nameOf = await domainNames(app);
   const load = () => api("GET", MAPPING).catch((error) => (error instanceof ApiError && error.status === 404 ? null : Promise.reject(error)));
-  await loadInto(place, load, (found) => (found ? draw(found, nameOf) : nothing()));
+  await loadInto(place, load, (mapping) => (mapping ? draw(mapping, nameOf) : nothing()));
 }
 
 function nothing() {
@@ -22,23 +22,23 @@ function nothing() {
   ];
 }
 
-function draw(found, nameOf) {
+function draw(mapping, nameOf) {
   return [
-    found.problem && notice("bad", h("p", { class: "strong" }, t("operator.mappingBroken")), h("p", { class: "wrap" }, found.problem)),
+    mapping.problem && notice("bad", h("p", { class: "strong" }, t("operator.mappingBroken")), h("p", { class: "wrap" }, mapping.problem)),
     card(
       t("operator.providerTitle"),
       {},
       facts([
-        [t("operator.issuer"), code(found.issuer)],
-        [t("operator.clientId"), code(found.clientId)],
-        [t("operator.redirect"), h("span", { class: "row row-tight" }, code(found.redirect), copyButton(t("operator.copyRedirect"), found.redirect))],
-        [t("operator.audience"), code(found.audience)],
-        [t("operator.groupsClaim"), code(found.groupsClaim)],
-        [t("operator.nameClaim"), code(found.nameClaim)],
-        [t("operator.scopes"), code(found.scopes)],
+        [t("operator.issuer"), code(mapping.issuer)],
+        [t("operator.clientId"), code(mapping.clientId)],
+        [t("operator.redirect"), h("span", { class: "row row-tight" }, code(mapping.redirect), copyButton(t("operator.copyRedirect"), mapping.redirect))],
+        [t("operator.audience"), code(mapping.audience)],
+        [t("operator.groupsClaim"), code(mapping.groupsClaim)],
+        [t("operator.nameClaim"), code(mapping.nameClaim)],
+        [t("operator.scopes"), code(mapping.scopes)],
       ]),
     ),
-    card(t("operator.mapping"), {}, h("p", { class: "soft" }, t("operator.mappingText")), mappingTable(found.lines, nameOf)),
+    card(t("operator.mapping"), {}, h("p", { class: "soft" }, t("operator.mappingText")), mappingTable(mapping.lines, nameOf)),
     tryCard(nameOf),
   ];
 }
@@ -56,13 +56,13 @@ function tryCard(nameOf) {
   const result = h("div", { role: "status" });
   const ask = async () => {
     groups.setError("");
-    const given = groups.control.value.split("\n").map((each) => each.trim()).filter(Boolean);
-    if (!given.length) {
+    const names = groups.control.value.split("\n").map((name) => name.trim()).filter(Boolean);
+    if (!names.length) {
       groups.setError(t("operator.groupsNeeded"));
       groups.control.focus();
       return;
     }
-    const { rights, problem } = await api("GET", MAPPING, { query: { groups: given.join("\n") } });
+    const { rights, problem } = await api("GET", MAPPING, { query: { groups: names.join("\n") } });
     if (problem) replace(result, notice("bad", problem));
     else if (!rights.operator && !Object.keys(rights.grants).length) replace(result, notice("warn", t("operator.notLetIn")));
     else replace(result, h("div", { class: "row" }, h("span", {}, t("operator.wouldMay")), grantsLine(rights, nameOf)));

@@ -43,25 +43,25 @@ export async function show(place, { app, item }) {
 
 function requestsTable(items, nameOf) {
   const columns = [
-    { label: t("operator.server"), cell: (each) => [h("a", { class: "strong", href: `#/operator/requests/${encodeURIComponent(each.id)}` }, each.server), h("div", { class: "small" }, code([each.command, ...each.args].join(" ")))] },
-    { label: t("operator.domain"), cell: (each) => nameOf(each.domainId) },
-    { label: t("operator.askedBy"), cell: (each) => each.requestedBy },
-    { label: t("operator.asked"), cell: (each) => ago(each.requestedAt) },
-    { label: t("operator.state"), cell: (each) => stateBadge(each.state) },
+    { label: t("operator.server"), cell: (request) => [h("a", { class: "strong", href: `#/operator/requests/${encodeURIComponent(request.id)}` }, request.server), h("div", { class: "small" }, code([request.command, ...request.args].join(" ")))] },
+    { label: t("operator.domain"), cell: (request) => nameOf(request.domainId) },
+    { label: t("operator.askedBy"), cell: (request) => request.requestedBy },
+    { label: t("operator.asked"), cell: (request) => ago(request.requestedAt) },
+    { label: t("operator.state"), cell: (request) => stateBadge(request.state) },
   ];
   const none = emptyState(t("operator.noRequests"), t("operator.noRequestsText"), { icon: "check" });
   return table(t("operator.requests"), columns, items, { empty: none });
 }
 
 function draw(request, nameOf, load, app) {
-  const { facts: found } = request;
+  const { facts: program } = request;
   const open = request.state === "open";
   return [
     h("div", { class: "row row-apart" }, h("div", {}, h("h2", { class: "wrap" }, request.server), h("p", { class: "soft" }, t("operator.requestOf", { user: request.requestedBy, domain: nameOf(request.domainId) }))), stateBadge(request.state)),
-    ...found.warnings.map((each) => notice("warn", each)),
-    found.installScripts.length > 0 && notice("warn", t("operator.installScripts"), h("ul", { class: "list" }, found.installScripts.map((each) => h("li", {}, code(each))))),
+    ...program.warnings.map((warning) => notice("warn", warning)),
+    program.installScripts.length > 0 && notice("warn", t("operator.installScripts"), h("ul", { class: "list" }, program.installScripts.map((script) => h("li", {}, code(script))))),
     lineCard(request),
-    factsCard(found, request),
+    factsCard(program, request),
     open ? decisionCard(request, load, app) : outcomeCard(request),
   ];
 }
@@ -82,22 +82,22 @@ function lineCard(request) {
 
 const REGISTRIES = { npm: () => t("operator.registryNpm"), pypi: () => t("operator.registryPypi"), mcpb: () => t("operator.registryBundle"), "": () => t("operator.registryProgram") };
 
-function factsCard(found, request) {
-  const files = Object.entries(found.files);
-  const folded = (label, names) => names.length > 0 && h("details", {}, h("summary", {}, label), h("ul", { class: "list" }, names.map((each) => h("li", {}, code(each)))));
+function factsCard(program, request) {
+  const files = Object.entries(program.files);
+  const folded = (label, names) => names.length > 0 && h("details", {}, h("summary", {}, label), h("ul", { class: "list" }, names.map((name) => h("li", {}, code(name)))));
   return card(
     t("operator.facts"),
     {},
     facts([
-      [t("operator.from"), REGISTRIES[found.registry]?.() ?? found.registry],
-      [t("operator.package"), code(found.version ? `${found.name} ${found.version}` : found.name)],
-      [t("operator.license"), found.license],
-      [t("operator.size"), found.sizeBytes > 0 && t("operator.sizeOf", { size: formatBytes(found.sizeBytes), files: formatNumber(found.fileCount) })],
-      [t("operator.integrity"), found.integrity && code(found.integrity)],
+      [t("operator.from"), REGISTRIES[program.registry]?.() ?? program.registry],
+      [t("operator.package"), code(program.version ? `${program.name} ${program.version}` : program.name)],
+      [t("operator.license"), program.license],
+      [t("operator.size"), program.sizeBytes > 0 && t("operator.sizeOf", { size: formatBytes(program.sizeBytes), files: formatNumber(program.fileCount) })],
+      [t("operator.integrity"), program.integrity && code(program.integrity)],
       [t("operator.fingerprint"), code(request.fingerprint)],
     ]),
-    folded(t("operator.dependencies", { count: found.dependencies.length }), found.dependencies),
-    folded(t("operator.programs", { count: found.programs.length }), found.programs),
+    folded(t("operator.dependencies", { count: program.dependencies.length }), program.dependencies),
+    folded(t("operator.programs", { count: program.programs.length }), program.programs),
     folded(t("operator.files", { count: files.length }), files.map(([name, hash]) => `${hash}  ${name}`)),
   );
 }
@@ -113,8 +113,8 @@ function decisionCard(request, load, app) {
   const fields = { args: template, network, write, readOnly };
   const path = `${REQUESTS}/${encodeURIComponent(request.id)}`;
   const approve = async () => {
-    for (const each of Object.values(fields)) each.setError("");
-    const args = template.control.value.split("\n").filter((each) => each !== "");
+    for (const field of Object.values(fields)) field.setError("");
+    const args = template.control.value.split("\n").filter((argument) => argument !== "");
     const tools = readOnly.control.value.split(/[\s,]+/).filter(Boolean);
     const body = { fingerprint: request.fingerprint, args, network: network.control.checked, write: write.control.checked, readOnly: tools };
     try {

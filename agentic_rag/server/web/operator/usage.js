@@ -35,15 +35,15 @@ export async function show(place, { app }) {
     const ask = (groupBy) => api("GET", "/api/usage", { query: { ...range, groupBy } }).then(({ items }) => items);
     return loadInto(list, () => Promise.all([ask("day,model"), ask(by.value), loadChartStyle()]), ([days, rows]) => draw(days, rows, by.value, { from: from.value, to: to.value || dayOf(Date.now()) }, nameOf, csv));
   };
-  for (const each of [from, to, by]) each.addEventListener("change", load);
+  for (const control of [from, to, by]) control.addEventListener("change", load);
   replace(place, h("div", { class: "row usage-bar" }, field(t("operator.fromDay"), from), field(t("operator.toDay"), to), field(t("operator.groupBy"), by)), list);
   await load();
 }
 
 function draw(days, rows, group, range, nameOf, csv) {
   if (!days.length) return emptyState(t("operator.noUsage"), t("operator.noUsageText"), { icon: "list" });
-  const sum = Object.fromEntries([...KINDS, "calls"].map((kind) => [kind, days.reduce((all, day) => all + day[kind], 0)]));
-  const { id, label } = GROUPS.find((each) => each.key === group);
+  const sum = Object.fromEntries([...KINDS, "calls"].map((kind) => [kind, days.reduce((total, day) => total + day[kind], 0)]));
+  const { id, label } = GROUPS.find((grouping) => grouping.key === group);
   const nameOfRow = (row) => rowName(row[id] ?? "", group, nameOf);
   const sorted = group === "day" ? [...rows].sort((a, b) => (a.day < b.day ? 1 : -1)) : [...rows].sort((a, b) => total(b) - total(a));
   const number = (value) => formatNumber(value);
@@ -53,8 +53,8 @@ function draw(days, rows, group, range, nameOf, csv) {
     ...KINDS.map((kind) => ({ label: KIND_NAMES[kind](), align: "end", cell: (row) => number(row[kind]) })),
     { label: t("operator.cachedShare"), align: "end", cell: (row) => formatPercent(cachedShare(row)) },
   ];
-  const priced = days.find((each) => each.currency !== undefined);
-  const unpriced = days.reduce((all, each) => all + (each.unpricedCalls ?? 0), 0);
+  const priced = days.find((day) => day.currency !== undefined);
+  const unpriced = days.reduce((total, day) => total + (day.unpricedCalls ?? 0), 0);
   if (priced) columns.push({ label: t("operator.cost"), align: "end", cell: costCell });
   const download = button(t("operator.csv"), { icon: "download", onclick: csv });
   return [
@@ -85,7 +85,7 @@ function rowName(value, group, nameOf) {
   return value || h("span", { class: "faint" }, "—");
 }
 
-const sumOf = (rows) => rows.reduce((all, each) => all + Number(each.cost ?? 0), 0);
+const sumOf = (rows) => rows.reduce((total, row) => total + Number(row.cost ?? 0), 0);
 
 function costCell(row) {
   if (row.cost === undefined) return h("span", { class: "faint" }, "—");

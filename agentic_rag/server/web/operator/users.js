@@ -15,7 +15,7 @@ export async function show(place, { app, item }) {
   if (item) return await showOne(place, app, item);
   const nameOf = await domainNames(app);
   const list = h("div");
-  const make = () => newUserDialog(app, (made) => app.navigate(`#/operator/users/${encodeURIComponent(made.name)}`));
+  const make = () => newUserDialog(app, (user) => app.navigate(`#/operator/users/${encodeURIComponent(user.name)}`));
   replace(place, toolbar(t("operator.usersText"), button(t("operator.newUser"), { kind: "primary", icon: "add", onclick: make })), list);
   await loadInto(list, loadUsers, (users) => usersTable(users, nameOf, make));
   return undefined;
@@ -48,11 +48,11 @@ async function newUserDialog(app, ondone) {
         content: [name, display, operator, grants],
         action: t("operator.create"),
         async send() {
-          const all = operator.control.checked;
-          const body = { name: name.control.value.trim(), displayName: display.control.value.trim(), operator: all, grants: all ? {} : grants.read() };
-          const made = await api("POST", "/api/users", { body });
-          toast(t("operator.userMade", { name: made.name }));
-          if (close(made)) ondone(made);
+          const isOperator = operator.control.checked;
+          const body = { name: name.control.value.trim(), displayName: display.control.value.trim(), operator: isOperator, grants: isOperator ? {} : grants.read() };
+          const user = await api("POST", "/api/users", { body });
+          toast(t("operator.userMade", { name: user.name }));
+          if (close(user)) ondone(user);
         },
       }),
   });
@@ -120,8 +120,8 @@ function grantsCard(user, domains, path, redraw) {
   operator.control.addEventListener("change", () => (grants.hidden = operator.control.checked));
   const save = async () => {
     display.setError("");
-    const all = operator.control.checked;
-    const wanted = { displayName: display.control.value.trim(), operator: all, grants: all ? {} : grants.read() };
+    const isOperator = operator.control.checked;
+    const wanted = { displayName: display.control.value.trim(), operator: isOperator, grants: isOperator ? {} : grants.read() };
     const before = { displayName: user.displayName, operator: user.operator, grants: { ...user.grants } };
     try {
       await api("PATCH", path, { body: wanted });
@@ -145,7 +145,7 @@ function keysCard(user, app, nameOf, redraw) {
 }
 
 function endCard(user, path, redraw, app) {
-  const own = user.name === app.user.name;
+  const isSelf = user.name === app.user.name;
   const disable = async () => {
     await api("POST", `${path}/disable`);
     toast(t("operator.userDisabled", { name: user.name }), { undo: { act: () => api("POST", `${path}/enable`).then(redraw) } });
@@ -156,14 +156,14 @@ function endCard(user, path, redraw, app) {
     toast(t("operator.userEnabled", { name: user.name }));
     await redraw();
   };
-  const state = user.state === "disabled" ? button(t("operator.enable"), { onclick: enable }) : button(t("operator.disable"), { onclick: disable, disabled: own || user.state === "erasing" });
-  const erase = button(t("operator.erase"), { kind: "danger", onclick: () => eraseDialog(user, path, app), disabled: own });
+  const state = user.state === "disabled" ? button(t("operator.enable"), { onclick: enable }) : button(t("operator.disable"), { onclick: disable, disabled: isSelf || user.state === "erasing" });
+  const erase = button(t("operator.erase"), { kind: "danger", onclick: () => eraseDialog(user, path, app), disabled: isSelf });
   return card(
     t("operator.ending"),
     {},
     h("div", { class: "row row-apart" }, h("div", { class: "grow" }, h("h3", {}, t("operator.disableTitle")), h("p", { class: "soft" }, t("operator.disableText"))), state),
     h("div", { class: "row row-apart" }, h("div", { class: "grow" }, h("h3", {}, t("operator.eraseTitle")), h("p", { class: "soft" }, t("operator.eraseText"))), erase),
-    own && h("p", { class: "field-hint" }, t("operator.notYourself")),
+    isSelf && h("p", { class: "field-hint" }, t("operator.notYourself")),
   );
 }
 

@@ -25,7 +25,7 @@ export async function show(main, { params, app }) {
   const decide = async (allow) => {
     problem.hidden = true;
     try {
-      const scopes = allow ? boxes.map((each) => each.control).filter((each) => each.checked).map((each) => each.value) : [];
+      const scopes = allow ? boxes.map((box) => box.control).filter((box) => box.checked).map((box) => box.value) : [];
       const { redirectTo } = await api("POST", path, { body: { allow, scopes } });
       replace(main, emptyState(allow ? t("programs.permitted") : t("programs.refused"), t("programs.return", { name }), { icon: allow ? "check" : "info", level: 1 }));
       location.assign(redirectTo);
@@ -35,7 +35,7 @@ export async function show(main, { params, app }) {
     }
   };
   const permit = button(t("programs.permit"), { kind: "primary", onclick: () => decide(true) });
-  const offer = () => (permit.disabled = !boxes.some((each) => each.control.checked));
+  const offer = () => (permit.disabled = !boxes.some((box) => box.control.checked));
   const to = asked.local ? t("programs.toThisComputer", { host: asked.redirectHost }) : t("programs.toHost", { host: asked.redirectHost });
   const facts = [
     [t("programs.domain"), asked.domainName],
@@ -53,7 +53,7 @@ export async function show(main, { params, app }) {
         { class: "sign-in-card" },
         h("div", { class: "rail-mark" }),
         h("h1", { class: "wrap", dir: "auto" }, t("programs.wants", { name })),
-        h("dl", { class: "stack stack-tight" }, facts.map(([label, text]) => h("div", {}, h("dt", { class: "faint small" }, label), h("dd", { class: "wrap", dir: "auto" }, text)))),
+        h("dl", { class: "stack" }, facts.map(([label, text]) => h("div", {}, h("dt", { class: "faint small" }, label), h("dd", { class: "wrap", dir: "auto" }, text)))),
         h("fieldset", { class: "fieldset" }, h("legend", {}, t("programs.may")), boxes),
         notice("warn", t("programs.warning")),
         problem,

@@ -83,7 +83,7 @@ class RoleEditor {
 
   build() {
     const back = h("a", { class: "quiet-link small", href: this.place.href() }, t("roles.back"));
-    const more = menu(t("roles.more"), () => [
+    const moreMenu = menu(t("roles.more"), () => [
       { label: t("roles.addFile"), icon: "add", act: () => this.addFile() },
       { label: t("roles.makePrimary"), icon: "person", act: () => this.makePrimary().catch(toastError), disabled: this.isNew || this.isPrimary || !this.mayDecide },
       { label: t("roles.asSkill"), icon: "download", act: () => this.downloadSkill(), disabled: this.isNew },
@@ -96,7 +96,7 @@ class RoleEditor {
       "div",
       { class: "row row-apart" },
       h("div", { class: "row role-head" }, h("h2", { class: "wrap", dir: "auto" }, this.role), this.origin, this.state),
-      h("div", { class: "row" }, more, button(t("roles.try"), { icon: "chat", onclick: () => this.tryOut() }), this.save),
+      h("div", { class: "row" }, moreMenu, button(t("roles.try"), { icon: "chat", onclick: () => this.tryOut() }), this.save),
     );
     const about = this.source_ === "builtin" && !this.isNew && notice("info", t("roles.builtinText"));
     return h("div", { class: "stack" }, back, head, about, this.told, h("div", { class: "role-sides" }, h("section", { class: "role-source", "aria-label": t("roles.source") }, this.tabs, this.source), h("div", { class: "role-result" }, h("h3", { class: "small soft" }, t("roles.rendered")), this.rendered)));
@@ -136,7 +136,7 @@ class RoleEditor {
   }
 
   drawTabs() {
-    const count = (file) => (this.findings ?? []).filter((each) => this.paths.get(each.file) === keyOf(file) && each.severity === "error").length;
+    const count = (file) => (this.findings ?? []).filter((finding) => this.paths.get(finding.file) === keyOf(file) && finding.severity === "error").length;
     const focused = this.tabs.contains(document.activeElement);
     replace(
       this.tabs,
@@ -172,9 +172,9 @@ class RoleEditor {
     this.save.disabled = !changed.length;
   }
 
-  drafts(all = false) {
-    const own = (file) => file.kind === "role" && file.id === this.role;
-    return this.files.filter((file) => file.text !== file.stored || (all && own(file))).map(({ kind, id, text }) => ({ kind, id, content: text }));
+  drafts(withRole = false) {
+    const isRole = (file) => file.kind === "role" && file.id === this.role;
+    return this.files.filter((file) => file.text !== file.stored || (withRole && isRole(file))).map(({ kind, id, text }) => ({ kind, id, content: text }));
   }
 
   async check() {
@@ -192,7 +192,7 @@ class RoleEditor {
   checked(view) {
     for (const file of view.files) this.paths.set(file.file, keyOf(file));
     this.findings = view.findings;
-    const errors = view.findings.filter((each) => each.severity === "error").length;
+    const errors = view.findings.filter((finding) => finding.severity === "error").length;
     const others = view.findings.length - errors;
     this.state.textContent = errors ? t("roles.errors", { count: errors }) : others ? t("roles.hints", { count: others }) : t("roles.fine");
     this.state.className = errors ? "small bad" : "small soft";
@@ -204,10 +204,10 @@ class RoleEditor {
   }
 
   mark() {
-    const own = (this.findings ?? []).filter((each) => this.paths.get(each.file) === keyOf(this.open));
-    const elsewhere = (this.findings ?? []).filter((each) => !this.paths.has(each.file));
+    const ownFindings = (this.findings ?? []).filter((finding) => this.paths.get(finding.file) === keyOf(this.open));
+    const elsewhere = (this.findings ?? []).filter((finding) => !this.paths.has(finding.file));
     const mark = ({ line, column, severity, message, hint }) => ({ line, column, severity, message: inWords(message), hint: inWords(hint) });
-    this.source.setMarks([...own.map(mark), ...elsewhere.map((each) => ({ ...mark(each), line: 1, column: 1, message: `${each.file}: ${inWords(each.message)}` }))]);
+    this.source.setMarks([...ownFindings.map(mark), ...elsewhere.map((finding) => ({ ...mark(finding), line: 1, column: 1, message: `${finding.file}: ${inWords(finding.message)}` }))]);
   }
 
   /** Leave out the template's files that the author neither changed nor refers to, and ask about lines of the template
@@ -216,7 +216,7 @@ class RoleEditor {
     if (!this.isNew) return true;
     const isMain = (file) => file.kind === "role" && file.id === this.role;
     const isUntouched = (file) => file.template === file.text && !isMain(file);
-    const isReferred = (file) => this.files.some((other) => other.text.includes(referenceTo(file)));
+    const isReferred = (file) => this.files.some((referring) => referring.text.includes(referenceTo(file)));
     this.leaveOut((file) => isUntouched(file) && !isReferred(file));
     const lines = this.files.flatMap((file) => linesOf(file.text));
     const left = lines.filter((line) => this.template.has(line));
@@ -269,14 +269,14 @@ class RoleEditor {
   /** Files have no version: look whether somebody changed them since they were read. Returns whether to go on. */
   async settle() {
     if (this.isNew) return true;
-    let now;
+    let stored;
     try {
-      now = await api("GET", this.address);
+      stored = await api("GET", this.address);
     } catch (error) {
       if (error.status === 404) return true; // it was deleted: what is typed here makes it anew
       throw error;
     }
-    const theirs = now.files.filter((file) => this.files.some((mine) => keyOf(mine) === keyOf(file) && mine.stored !== null && mine.stored !== (file.content ?? "") && mine.text !== (file.content ?? "")));
+    const theirs = stored.files.filter((file) => this.files.some((mine) => keyOf(mine) === keyOf(file) && mine.stored !== null && mine.stored !== (file.content ?? "") && mine.text !== (file.content ?? "")));
     if (!theirs.length) return true;
     if (!this.element.isConnected) return false; // what is typed is kept as a draft
     const build = () => [h("p", {}, t("roles.conflictText")), theirs.map((file) => h("section", { class: "stack-small" }, h("h3", { class: "mono" }, file.file), diffView(file.content ?? "", this.files.find((mine) => keyOf(mine) === keyOf(file)).text)))];
@@ -284,9 +284,9 @@ class RoleEditor {
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
     if (chosen === "theirs") {
       this.kept.clear();
-      this.take(now);
+      this.take(stored);
       this.choose(this.files[0]);
-      this.checked(now);
+      this.checked(stored);
     }
     return chosen === "mine";
   }
@@ -318,7 +318,7 @@ class RoleEditor {
   }
 
   async addFile() {
-    const kind = field(t("roles.fileKind"), select(KINDS.map((each) => [each, t(`roles.kind.${each}`)])));
+    const kind = field(t("roles.fileKind"), select(KINDS.map((fileKind) => [fileKind, t(`roles.kind.${fileKind}`)])));
     const id = field(t("roles.fileId"), input({ value: `${this.role}-`, dir: "auto" }), { hint: t("roles.fileIdHint") });
     const make = (close) => {
       const wanted = { kind: kind.control.value, id: id.control.value.trim() };

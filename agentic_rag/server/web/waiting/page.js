@@ -20,13 +20,13 @@ export async function show(main, { app }) {
   const lost = h("div", { hidden: true });
   const head = h("header", { class: "stack-small" }, h("h1", {}, t("waiting.title")), h("p", { class: "soft" }, t("waiting.text")));
   replace(main, h("div", { class: "page page-narrow" }, head, lost, list, none));
-  const names = new Map((await app.domains()).map((each) => [each.id, each.name]));
+  const names = new Map((await app.domains()).map((domain) => [domain.id, domain.name]));
   const cards = new Map();
   const load = () => api("GET", WAITS, { query: { state: "open", pageSize: AT_ONCE } });
 
   function draw({ items, total }) {
     // a card that somebody writes in stays as it is: only what came and went changes
-    const open = new Set(items.map((each) => each.id));
+    const open = new Set(items.map((item) => item.id));
     for (const [id, card] of cards) {
       if (open.has(id)) continue;
       card.remove();
@@ -63,12 +63,12 @@ function waitItem(app, wait, domain, look) {
   const administers = app.can(wait.domainId, "admin");
   const card = new WaitCard(answer, () => !forAdmins || administers);
   card.update({ ...wait, waitId: wait.id });
-  const own = !forAdmins || !administers; // what waits for admins elsewhere is shown to them alone
+  const isOwn = !forAdmins || !administers; // what waits for admins elsewhere is shown to them alone
   const place = `#/chat/${encodeURIComponent(wait.domainId)}/${encodeURIComponent(wait.conversationId)}`;
   return h(
     "article",
     { class: "stack-small", "aria-label": wait.title },
-    h("div", { class: "soft small row row-apart" }, h("h2", { class: "small" }, t("waiting.where", { domain, ago: formatAgo(wait.openedAt) }), !own && ` · ${t("waiting.asAdmin")}`), own && h("a", { href: place }, t("waiting.toConversation"))),
+    h("div", { class: "soft small row row-apart" }, h("h2", { class: "small" }, t("waiting.where", { domain, ago: formatAgo(wait.openedAt) }), !isOwn && ` · ${t("waiting.asAdmin")}`), isOwn && h("a", { href: place }, t("waiting.toConversation"))),
     card.element,
   );
 }
