@@ -84,7 +84,8 @@ async function sendOnce(method, path, { body, query, signal, ifMatch, accept }) 
   }
 }
 
-const unreachable = () => new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "shell.unreachable"));
+const unreachable = () =>
+  new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "shell.unreachable"));
 
 async function errorOf(response) {
   const text = await response.text().catch(() => "");
@@ -99,9 +100,22 @@ async function errorOf(response) {
 
 /** Return the ApiError of an answer: `said` is its `{code, message, details, requestId}`, null if it was unreadable. */
 export async function errorFrom(status, answer, requestId) {
-  if (!answer?.message) return new ApiError(status, answer?.code ?? "UNEXPECTED", t("shell.unexpected", { status }), answer?.details, answer?.requestId ?? requestId);
+  if (!answer?.message)
+    return new ApiError(
+      status,
+      answer?.code ?? "UNEXPECTED",
+      t("shell.unexpected", { status }),
+      answer?.details,
+      answer?.requestId ?? requestId,
+    );
   await loadErrorTexts();
-  return new ApiError(status, answer.code, errorText(answer), detailsInWords(answer.details), answer.requestId ?? requestId);
+  return new ApiError(
+    status,
+    answer.code,
+    errorText(answer),
+    detailsInWords(answer.details),
+    answer.requestId ?? requestId,
+  );
 }
 
 /** Return parameters as the end of an address. */

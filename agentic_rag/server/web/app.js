@@ -15,14 +15,65 @@ import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
  * page goes on with other params. `words`: its section of the languages, `style`: a style sheet of its own. `nav`: how it
  * stands in the navigation, if it does: a key, an icon, the address, and for whom; `mount(link)` adds to the link. */
 export const pages = [
-  { name: "chat", path: "chat/:domain?/:conversation?", words: "chat", style: "/web/chat/chat.css", load: lazily((again) => import(`./chat/page.js${again}`)), nav: { label: () => t("shell.navChat"), icon: "chat", href: "#/chat" } },
-  { name: "domains", path: "domains", words: "domain", style: "/web/domain/domain.css", load: lazily((again) => import(`./domain/list.js${again}`)), nav: { label: () => t("shell.navDomains"), icon: "domain", href: "#/domains" } },
-  { name: "domain", under: "domains", path: "domains/:domain/:tab?/*rest", words: "domain", style: "/web/domain/domain.css", load: lazily((again) => import(`./domain/page.js${again}`)) },
-  { name: "waiting", path: "waiting", words: "waiting", style: "/web/chat/chat.css", load: lazily((again) => import(`./waiting/page.js${again}`)), nav: { label: () => t("shell.navWaiting"), icon: "wait", href: "#/waiting", mount: mountCount } },
-  { name: "operator", path: "operator/:tab?/:item?", words: "operator", style: "/web/operator/operator.css", load: lazily((again) => import(`./operator/page.js${again}`)), allowed: (app) => app.user.operator, nav: { label: () => t("shell.navOperator"), icon: "operator", href: "#/operator" } },
-  { name: "authorize", path: "authorize/:request", words: "programs", load: lazily((again) => import(`./programs/consent.js${again}`)) },
-  { name: "programs", path: "programs", words: "programs", load: lazily((again) => import(`./programs/page.js${again}`)) },
-  { name: "signed-in", path: "signed-in", words: "signin", load: lazily((again) => import(`./signin/page.js${again}`)) },
+  {
+    name: "chat",
+    path: "chat/:domain?/:conversation?",
+    words: "chat",
+    style: "/web/chat/chat.css",
+    load: lazily((again) => import(`./chat/page.js${again}`)),
+    nav: { label: () => t("shell.navChat"), icon: "chat", href: "#/chat" },
+  },
+  {
+    name: "domains",
+    path: "domains",
+    words: "domain",
+    style: "/web/domain/domain.css",
+    load: lazily((again) => import(`./domain/list.js${again}`)),
+    nav: { label: () => t("shell.navDomains"), icon: "domain", href: "#/domains" },
+  },
+  {
+    name: "domain",
+    under: "domains",
+    path: "domains/:domain/:tab?/*rest",
+    words: "domain",
+    style: "/web/domain/domain.css",
+    load: lazily((again) => import(`./domain/page.js${again}`)),
+  },
+  {
+    name: "waiting",
+    path: "waiting",
+    words: "waiting",
+    style: "/web/chat/chat.css",
+    load: lazily((again) => import(`./waiting/page.js${again}`)),
+    nav: { label: () => t("shell.navWaiting"), icon: "wait", href: "#/waiting", mount: mountCount },
+  },
+  {
+    name: "operator",
+    path: "operator/:tab?/:item?",
+    words: "operator",
+    style: "/web/operator/operator.css",
+    load: lazily((again) => import(`./operator/page.js${again}`)),
+    allowed: (app) => app.user.operator,
+    nav: { label: () => t("shell.navOperator"), icon: "operator", href: "#/operator" },
+  },
+  {
+    name: "authorize",
+    path: "authorize/:request",
+    words: "programs",
+    load: lazily((again) => import(`./programs/consent.js${again}`)),
+  },
+  {
+    name: "programs",
+    path: "programs",
+    words: "programs",
+    load: lazily((again) => import(`./programs/page.js${again}`)),
+  },
+  {
+    name: "signed-in",
+    path: "signed-in",
+    words: "signin",
+    load: lazily((again) => import(`./signin/page.js${again}`)),
+  },
 ];
 
 /** Count the waits at their link. The module that counts is loaded after the page is shown. */
@@ -151,7 +202,10 @@ async function route() {
     mark(null);
     app.setTitle(t("shell.notFound"));
     const home = h("a", { class: "button", href: START }, t("shell.toChat"));
-    append(freshMain(), emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search", actions: [home], level: 1 }));
+    append(
+      freshMain(),
+      emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search", actions: [home], level: 1 }),
+    );
     return;
   }
   mark(match.page);
@@ -167,13 +221,21 @@ async function route() {
     if (ownTurn !== turn) return;
     if (!error?.code) console.error(error);
     const again = button(t("shell.tryAgain"), { icon: "retry", onclick: route });
-    append(freshMain(), emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
+    append(
+      freshMain(),
+      emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), {
+        icon: "alert",
+        actions: [again],
+        level: 1,
+      }),
+    );
   }
 }
 
 function mark(page) {
   for (const link of document.querySelectorAll(".rail a[data-page]")) {
-    if (link.dataset.page === page?.name || link.dataset.page === page?.under) link.setAttribute("aria-current", "page");
+    if (link.dataset.page === page?.name || link.dataset.page === page?.under)
+      link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
 }
@@ -183,16 +245,36 @@ function buildRail() {
   rail.setAttribute("aria-label", t("shell.navigation"));
   const links = pages
     .filter((page) => page.nav && (!page.allowed || page.allowed(app)))
-    .map(({ name, nav }) => h("a", { class: "rail-link", href: nav.href, dataset: nav.mount ? { page: name, empty: "" } : { page: name }, ref: (link) => nav.mount && queueMicrotask(() => nav.mount(link).catch(toastError)) }, icon(nav.icon, 20), h("span", {}, nav.label())));
+    .map(({ name, nav }) =>
+      h(
+        "a",
+        {
+          class: "rail-link",
+          href: nav.href,
+          dataset: nav.mount ? { page: name, empty: "" } : { page: name },
+          ref: (link) => nav.mount && queueMicrotask(() => nav.mount(link).catch(toastError)),
+        },
+        icon(nav.icon, 20),
+        h("span", {}, nav.label()),
+      ),
+    );
   const theme = document.documentElement.dataset.theme ?? "";
   const items = [
-    ...["", "light", "dark"].map((choice) => ({ label: t(`shell.theme.${choice || "system"}`), icon: choice === theme ? "check" : null, act: () => chooseTheme(choice) })),
+    ...["", "light", "dark"].map((choice) => ({
+      label: t(`shell.theme.${choice || "system"}`),
+      icon: choice === theme ? "check" : null,
+      act: () => chooseTheme(choice),
+    })),
     null,
     { label: t("shell.programs"), icon: "key", act: () => app.navigate("#/programs") },
     { label: t("shell.keys"), icon: "keyboard", act: showKeys },
     { label: t("shell.apiDocs"), icon: "book", act: () => open(below("/api/docs"), "_blank", "noopener") },
     null,
-    ...Object.entries(languages).map(([code, name]) => ({ label: name, icon: code === language ? "check" : "globe", act: () => chooseLanguage(code) })),
+    ...Object.entries(languages).map(([code, name]) => ({
+      label: name,
+      icon: code === language ? "check" : "globe",
+      act: () => chooseLanguage(code),
+    })),
     app.user.signedIn ? null : false,
     app.user.signedIn ? { label: t("shell.signOut"), icon: "sign-out", act: signOut } : false,
   ].filter((item) => item !== false);
@@ -209,11 +291,26 @@ function chooseTheme(theme) {
   if (shown.page) mark(shown.page);
 }
 
-const KEYS = [["Enter", "send"], ["Shift + Enter", "line"], ["Esc", "stop"], ["/", "search"], ["← →", "sources"], ["Alt + N", "new"], ["?", "list"]];
+const KEYS = [
+  ["Enter", "send"],
+  ["Shift + Enter", "line"],
+  ["Esc", "stop"],
+  ["/", "search"],
+  ["← →", "sources"],
+  ["Alt + N", "new"],
+  ["?", "list"],
+];
 
 async function showKeys() {
   const { openDialog } = await import("./ui.js");
-  openDialog(t("shell.keys"), { build: () => h("dl", { class: "keys" }, KEYS.map(([key, name]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, t(`shell.keys.${name}`))))) });
+  openDialog(t("shell.keys"), {
+    build: () =>
+      h(
+        "dl",
+        { class: "keys" },
+        KEYS.map(([key, name]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, t(`shell.keys.${name}`)))),
+      ),
+  });
 }
 
 /** The keys of every page: "/" searches, "?" lists the keys, Alt + N begins a conversation. */
@@ -260,7 +357,12 @@ function watchSignIn(user) {
 }
 
 function watchConnection() {
-  const line = h("div", { class: "offline", role: "status", hidden: navigator.onLine !== false }, icon("alert", 16), t("shell.offlineLine"));
+  const line = h(
+    "div",
+    { class: "offline", role: "status", hidden: navigator.onLine !== false },
+    icon("alert", 16),
+    t("shell.offlineLine"),
+  );
   document.body.prepend(line);
   addEventListener("offline", () => (line.hidden = false));
   addEventListener("online", () => (line.hidden = true));
@@ -308,7 +410,14 @@ async function begin() {
 function failToBegin(error) {
   console.error(error);
   const again = h("button", { class: "button", onclick: () => location.reload() }, t("shell.tryAgain"));
-  replace(document.getElementById("main"), emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
+  replace(
+    document.getElementById("main"),
+    emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), {
+      icon: "alert",
+      actions: [again],
+      level: 1,
+    }),
+  );
 }
 
 begin().catch(failToBegin);

@@ -42,7 +42,9 @@ export function draft(key) {
 export function draftsUnder(prefix) {
   try {
     const start = nameOf(prefix);
-    return Object.keys(localStorage).filter((name) => name.startsWith(start)).map((name) => name.slice(start.length));
+    return Object.keys(localStorage)
+      .filter((name) => name.startsWith(start))
+      .map((name) => name.slice(start.length));
   } catch {
     return [];
   }
@@ -52,7 +54,10 @@ function forgetOldest(name, value) {
   try {
     const drafts = Object.keys(localStorage).filter((otherName) => otherName.startsWith(PREFIX) && otherName !== name);
     const at = (otherName) => JSON.parse(localStorage.getItem(otherName))?.at ?? 0;
-    drafts.sort((first, second) => at(first) - at(second)).slice(0, 20).forEach((draft) => localStorage.removeItem(draft));
+    drafts
+      .sort((first, second) => at(first) - at(second))
+      .slice(0, 20)
+      .forEach((draft) => localStorage.removeItem(draft));
     localStorage.setItem(name, JSON.stringify({ value, at: Date.now() }));
   } catch {
     // full, or none at all

@@ -6,7 +6,11 @@ import { append, h, ROOT } from "./dom.js";
 const DEEPEST = 4; // levels of an example; optional members below are left out
 
 /** Return a docstring as paragraphs. */
-const prose = (text = "") => text.split("\n\n").filter((part) => part.trim()).map((part) => h("p", {}, words(part.trim())));
+const prose = (text = "") =>
+  text
+    .split("\n\n")
+    .filter((part) => part.trim())
+    .map((part) => h("p", {}, words(part.trim())));
 
 const words = (text) => text.split(/``?([^`]+)``?/).map((part, at) => (at % 2 ? h("code", {}, part) : part));
 
@@ -20,8 +24,18 @@ const nameOf = (reference) => reference.slice(reference.lastIndexOf("/") + 1);
 const join = (items, separator) => items.flatMap((item, at) => (at ? [separator, item] : [item]));
 
 function table(heads, rows) {
-  const head = h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)));
-  const body = rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, cell))));
+  const head = h(
+    "tr",
+    {},
+    heads.map((head) => h("th", { scope: "col" }, head)),
+  );
+  const body = rows.map((row) =>
+    h(
+      "tr",
+      {},
+      row.map((cell) => h("td", {}, cell)),
+    ),
+  );
   return h("table", {}, h("thead", {}, head), h("tbody", {}, body));
 }
 
@@ -29,14 +43,20 @@ function table(heads, rows) {
 function type(schema) {
   if (schema.$ref) return h("a", { href: `#schema-${nameOf(schema.$ref)}` }, nameOf(schema.$ref));
   if (schema.enum || schema.const !== undefined) {
-    return join((schema.enum ?? [schema.const]).map((value) => code(JSON.stringify(value))), " | ");
+    return join(
+      (schema.enum ?? [schema.const]).map((value) => code(JSON.stringify(value))),
+      " | ",
+    );
   }
   const either = schema.anyOf ?? schema.oneOf;
   if (either) return join(either.map(type), " | ");
   if (schema.type === "array") return ["list of ", type(schema.items ?? {})];
-  if (schema.type === "object" && schema.additionalProperties instanceof Object) return ["map of ", type(schema.additionalProperties)];
+  if (schema.type === "object" && schema.additionalProperties instanceof Object)
+    return ["map of ", type(schema.additionalProperties)];
   const bounds = { minimum: "from", maximum: "to", maxLength: "at most", pattern: "like" };
-  const limits = Object.keys(bounds).filter((key) => schema[key] !== undefined).map((key) => `${bounds[key]} ${schema[key]}`);
+  const limits = Object.keys(bounds)
+    .filter((key) => schema[key] !== undefined)
+    .map((key) => `${bounds[key]} ${schema[key]}`);
   return [schema.type ?? "any", ...limits].join(" ");
 }
 
@@ -49,7 +69,9 @@ function exampleOf(schema, schemas, levels = DEEPEST) {
   if (either) return exampleOf(either[0], schemas, levels);
   if (schema.default !== undefined && schema.default !== null) return schema.default;
   if (schema.type === "object") {
-    const members = Object.entries(schema.properties ?? {}).filter(([key]) => levels > 0 || schema.required?.includes(key));
+    const members = Object.entries(schema.properties ?? {}).filter(
+      ([key]) => levels > 0 || schema.required?.includes(key),
+    );
     return Object.fromEntries(members.map(([key, member]) => [key, exampleOf(member, schemas, levels - 1)]));
   }
   if (schema.type === "array") return levels > 0 && schema.items ? [exampleOf(schema.items, schemas, levels - 1)] : [];
@@ -67,10 +89,20 @@ function operation(method, path, description, components) {
   const answers = Object.entries(description.responses).map(([status, response]) => {
     const answer = response.$ref ? components.responses[nameOf(response.$ref)] : response;
     const kinds = status < "400" ? Object.entries(answer.content ?? {}) : [];
-    return [status, [prose(answer.description), kinds.map(([kind, { schema }]) => h("div", {}, code(kind), ": ", type(schema)))]];
+    return [
+      status,
+      [prose(answer.description), kinds.map(([kind, { schema }]) => h("div", {}, code(kind), ": ", type(schema)))],
+    ];
   });
-  const success = Object.entries(description.responses).find(([status]) => status < "300")?.[1].content?.["application/json"];
-  const parameters = description.parameters.map((parameter) => [code(parameter.name), parameter.in, type(parameter.schema), parameter.required ? "required" : byDefault(parameter.schema)]);
+  const success = Object.entries(description.responses).find(([status]) => status < "300")?.[1].content?.[
+    "application/json"
+  ];
+  const parameters = description.parameters.map((parameter) => [
+    code(parameter.name),
+    parameter.in,
+    type(parameter.schema),
+    parameter.required ? "required" : byDefault(parameter.schema),
+  ]);
   return h(
     "article",
     {},
@@ -109,11 +141,30 @@ function show({ info, paths, components }) {
   append(document.body, [
     h("h1", {}, `${info.title} ${info.version}`),
     prose(info.description),
-    h("p", {}, "The same for programs: ", h("a", { href: "/api/openapi.json" }, code("/api/openapi.json")), " (OpenAPI 3.1)."),
-    h("nav", { "aria-label": "Contents" }, h("ul", {}, links.map(([id, text]) => h("li", {}, h("a", { href: `#${id}` }, text))))),
+    h(
+      "p",
+      {},
+      "The same for programs: ",
+      h("a", { href: "/api/openapi.json" }, code("/api/openapi.json")),
+      " (OpenAPI 3.1).",
+    ),
+    h(
+      "nav",
+      { "aria-label": "Contents" },
+      h(
+        "ul",
+        {},
+        links.map(([id, text]) => h("li", {}, h("a", { href: `#${id}` }, text))),
+      ),
+    ),
     h("main", {}, [
       ...sections.map(([tag, articles]) => h("section", {}, h("h2", { id: tag }, tag), articles)),
-      h("section", {}, h("h2", { id: "schemas" }, "Schemas"), schemas.map(([name, schema]) => schemaOf(name, schema))),
+      h(
+        "section",
+        {},
+        h("h2", { id: "schemas" }, "Schemas"),
+        schemas.map(([name, schema]) => schemaOf(name, schema)),
+      ),
     ]),
   ]);
   document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
@@ -122,5 +173,8 @@ function show({ info, paths, components }) {
 try {
   show(await (await fetch(`${ROOT}/api/openapi.json`)).json());
 } catch (error) {
-  append(document.body, h("p", { role: "alert" }, `The reference cannot be shown (${error.message}). Reload the page.`));
+  append(
+    document.body,
+    h("p", { role: "alert" }, `The reference cannot be shown (${error.message}). Reload the page.`),
+  );
 }

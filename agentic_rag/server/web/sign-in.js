@@ -11,8 +11,22 @@ const AGAIN_SECONDS = 2;
 /** Return the form. `onsignedin()` follows. `name`: who was signed in before. `beside`: the provider's page opens in a
  * tab of its own, so that this page and what was typed in it stay. */
 function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
-  const who = field(t("shell.name"), input({ name: "username", autocomplete: "username", required: true, value: name, spellcheck: false, autocapitalize: "none" }));
-  const key = field(t("shell.key"), input({ name: "password", type: "password", autocomplete: "current-password", required: true }), { hint: t("shell.keyHint") });
+  const who = field(
+    t("shell.name"),
+    input({
+      name: "username",
+      autocomplete: "username",
+      required: true,
+      value: name,
+      spellcheck: false,
+      autocapitalize: "none",
+    }),
+  );
+  const key = field(
+    t("shell.key"),
+    input({ name: "password", type: "password", autocomplete: "current-password", required: true }),
+    { hint: t("shell.keyHint") },
+  );
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
   const submit = button(t("shell.signIn"), { kind: "primary", type: "submit" });
   const form = h("form", { class: "stack", method: "post" }, who, key, problem, submit);
@@ -37,7 +51,11 @@ function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
   if (!provider) return form;
   const back = beside ? "/#/signed-in" : `/${location.hash}`;
   const where = beside ? { target: "_blank", rel: "noopener" } : {};
-  const there = h("a", { class: "button button-primary", href: `/api/auth/oidc/begin?returnTo=${encodeURIComponent(back)}`, ...where }, t("shell.signInProvider"));
+  const there = h(
+    "a",
+    { class: "button button-primary", href: `/api/auth/oidc/begin?returnTo=${encodeURIComponent(back)}`, ...where },
+    t("shell.signInProvider"),
+  );
   return h("div", { class: "stack" }, there, h("p", { class: "or" }, t("shell.or")), form);
 }
 
@@ -60,7 +78,17 @@ export async function signInPage(place, who, refusal = null) {
         refusal && notice("bad", refusalWords(refusal)),
         way,
         who.openCommand
-          ? h("div", { class: "stack" }, h("p", { class: "faint" }, t("shell.signInHelp")), h("div", { class: "row row-tight" }, h("code", { class: "wrap" }, who.openCommand), copyButton(t("signin.copyCommand"), who.openCommand)))
+          ? h(
+              "div",
+              { class: "stack" },
+              h("p", { class: "faint" }, t("shell.signInHelp")),
+              h(
+                "div",
+                { class: "row row-tight" },
+                h("code", { class: "wrap" }, who.openCommand),
+                copyButton(t("signin.copyCommand"), who.openCommand),
+              ),
+            )
           : h("p", { class: "faint" }, t("shell.signInHelp"), " ", h("code", {}, "agentic-rag open")),
       ),
     );
@@ -70,12 +98,20 @@ export async function signInPage(place, who, refusal = null) {
 }
 
 function refusedBecause(reason) {
-  const words = { networkedServer: t("signin.networkedServer"), otherUser: t("signin.otherUser"), unknownUser: t("signin.unknownUser") };
+  const words = {
+    networkedServer: t("signin.networkedServer"),
+    otherUser: t("signin.otherUser"),
+    unknownUser: t("signin.unknownUser"),
+  };
   return words[reason] ?? t("signin.noKeys");
 }
 
 function refusalWords(code) {
-  const words = { FORBIDDEN: t("signin.notLetIn"), UNAUTHENTICATED: t("signin.notProven"), OIDC_UNAVAILABLE: t("signin.providerSilent") };
+  const words = {
+    FORBIDDEN: t("signin.notLetIn"),
+    UNAUTHENTICATED: t("signin.notProven"),
+    OIDC_UNAVAILABLE: t("signin.providerSilent"),
+  };
   return words[code] ?? t("signin.failed", { code });
 }
 

@@ -83,7 +83,10 @@ function setItems(view, event, items) {
     return;
   }
   const lane = view.lanes[agent] ?? { agent, parentToolCallId: event.parentToolCallId ?? null, items: [] };
-  view.lanes = { ...view.lanes, [agent]: { ...lane, parentToolCallId: event.parentToolCallId ?? lane.parentToolCallId, items } };
+  view.lanes = {
+    ...view.lanes,
+    [agent]: { ...lane, parentToolCallId: event.parentToolCallId ?? lane.parentToolCallId, items },
+  };
 }
 
 const add = (view, event, item) => setItems(view, event, [...itemsOf(view, event.agent), item]);
@@ -106,7 +109,10 @@ function say(view, event, kind) {
   if (last?.kind === kind && last.iteration === iteration.number) {
     setItems(view, event, items.with(-1, { ...last, text: last.text + event.text }));
   } else {
-    const citing = kind === "text" ? { at: iteration.length, citations: [], continues: iteration.continues && iteration.length === 0 } : {};
+    const citing =
+      kind === "text"
+        ? { at: iteration.length, citations: [], continues: iteration.continues && iteration.length === 0 }
+        : {};
     add(view, event, { kind, iteration: iteration.number, text: event.text, ...citing });
   }
   view.iterations = { ...view.iterations, [event.agent ?? ""]: { ...iteration, length: iteration.length + added } };
@@ -114,7 +120,9 @@ function say(view, event, kind) {
 
 function cite(view, event) {
   const items = itemsOf(view, event.agent);
-  const at = items.findLastIndex((item) => item.kind === "text" && item.iteration === event.iteration && item.at < event.textTo);
+  const at = items.findLastIndex(
+    (item) => item.kind === "text" && item.iteration === event.iteration && item.at < event.textTo,
+  );
   const { type, seq, ts, turnId, conversationId, ...reference } = event;
   if (at >= 0) {
     const item = items[at];
@@ -127,8 +135,14 @@ function cite(view, event) {
 }
 
 function reset(view, event) {
-  const dropped = (item) => item.iteration === event.iteration && (item.kind === "text" || item.kind === "thinking" || (item.kind === "call" && item.status === "writing"));
-  setItems(view, event, itemsOf(view, event.agent).filter((item) => !dropped(item)));
+  const dropped = (item) =>
+    item.iteration === event.iteration &&
+    (item.kind === "text" || item.kind === "thinking" || (item.kind === "call" && item.status === "writing"));
+  setItems(
+    view,
+    event,
+    itemsOf(view, event.agent).filter((item) => !dropped(item)),
+  );
   const iteration = iterationOf(view, event);
   view.iterations = { ...view.iterations, [event.agent ?? ""]: { ...iteration, number: event.iteration, length: 0 } };
   const cited = new Set();
@@ -141,15 +155,31 @@ function reset(view, event) {
 function end(view, event, status) {
   view.status = status;
   view.endedAt = event.ts ?? null;
-  const settle = (items) => items.map((item) => (item.kind === "call" && (item.status === "running" || item.status === "writing") ? { ...item, status: "interrupted" } : item));
+  const settle = (items) =>
+    items.map((item) =>
+      item.kind === "call" && (item.status === "running" || item.status === "writing")
+        ? { ...item, status: "interrupted" }
+        : item,
+    );
   view.items = settle(view.items);
-  view.lanes = Object.fromEntries(Object.entries(view.lanes).map(([agent, lane]) => [agent, { ...lane, items: settle(lane.items) }]));
+  view.lanes = Object.fromEntries(
+    Object.entries(view.lanes).map(([agent, lane]) => [agent, { ...lane, items: settle(lane.items) }]),
+  );
 }
 
 const CHANGES = {
   turn_started(view, event) {
     const { userMessageId, messageId, content, model, images, attachments, clientMessageId, ts } = event;
-    Object.assign(view, { userMessageId, messageId, content, model, images: images ?? [], attachments: attachments ?? [], clientMessageId: clientMessageId ?? null, startedAt: ts ?? null });
+    Object.assign(view, {
+      userMessageId,
+      messageId,
+      content,
+      model,
+      images: images ?? [],
+      attachments: attachments ?? [],
+      clientMessageId: clientMessageId ?? null,
+      startedAt: ts ?? null,
+    });
   },
   iteration_start(view, event) {
     const begun = { number: event.iteration, length: 0, continues: event.continues ?? false };
@@ -159,15 +189,45 @@ const CHANGES = {
   text: (view, event) => say(view, event, "text"),
   tool_call_started(view, event) {
     const { toolCallId: id, toolName: name, server } = event;
-    add(view, event, { kind: "call", id, name, server, iteration: iterationOf(view, event).number, written: "", arguments: null, status: "writing", progress: null, result: null, durationMs: null, waitIds: [], at: event.ts ?? null });
+    add(view, event, {
+      kind: "call",
+      id,
+      name,
+      server,
+      iteration: iterationOf(view, event).number,
+      written: "",
+      arguments: null,
+      status: "writing",
+      progress: null,
+      result: null,
+      durationMs: null,
+      waitIds: [],
+      at: event.ts ?? null,
+    });
   },
   tool_arguments(view, event) {
     changeCall(view, event, (call) => ({ written: call.written + event.delta }));
   },
   tool_call(view, event) {
-    const decided = { name: event.toolName, server: event.server, arguments: event.arguments, status: "running", at: event.ts ?? null };
+    const decided = {
+      name: event.toolName,
+      server: event.server,
+      arguments: event.arguments,
+      status: "running",
+      at: event.ts ?? null,
+    };
     if (changeCall(view, event, () => decided)) return;
-    add(view, event, { kind: "call", id: event.toolCallId, iteration: iterationOf(view, event).number, written: "", progress: null, result: null, durationMs: null, waitIds: [], ...decided });
+    add(view, event, {
+      kind: "call",
+      id: event.toolCallId,
+      iteration: iterationOf(view, event).number,
+      written: "",
+      progress: null,
+      result: null,
+      durationMs: null,
+      waitIds: [],
+      ...decided,
+    });
   },
   tool_progress(view, event) {
     const { progress, total, message } = event;
@@ -175,10 +235,21 @@ const CHANGES = {
   },
   tool_result(view, event) {
     const { status, durationMs, content, structured, truncated, ref } = event;
-    changeCall(view, event, () => ({ status, durationMs, progress: null, result: { content, structured: structured ?? null, truncated: truncated ?? false, ref: ref ?? null } }));
+    changeCall(view, event, () => ({
+      status,
+      durationMs,
+      progress: null,
+      result: { content, structured: structured ?? null, truncated: truncated ?? false, ref: ref ?? null },
+    }));
   },
   retrieval(view, event) {
-    add(view, event, { kind: "retrieval", id: event.retrievalId, source: event.source, query: event.query, hits: event.hits });
+    add(view, event, {
+      kind: "retrieval",
+      id: event.retrievalId,
+      source: event.source,
+      query: event.query,
+      hits: event.hits,
+    });
   },
   source_reference: cite,
   step_reset: reset,
@@ -189,14 +260,16 @@ const CHANGES = {
     view.retrying = { attempt: event.attempt, inMs: event.inMs, reason: event.reason };
   },
   notice: (view, event) => add(view, event, { kind: "notice", code: event.code, message: event.message }),
-  compacted: (view, event) => add(view, event, { kind: "compacted", messages: event.messages, summaryTokens: event.summaryTokens }),
+  compacted: (view, event) =>
+    add(view, event, { kind: "compacted", messages: event.messages, summaryTokens: event.summaryTokens }),
   title(view, event) {
     view.title = event.title;
   },
   input_required(view, event) {
     const { type, seq, ts, turnId, conversationId, ...wait } = event;
     view.waits = { ...view.waits, [event.waitId]: { ...wait, state: "open" } };
-    if (!event.toolCallId || !changeCall(view, event, (call) => ({ waitIds: [...call.waitIds, event.waitId] }))) add(view, event, { kind: "wait", id: event.waitId });
+    if (!event.toolCallId || !changeCall(view, event, (call) => ({ waitIds: [...call.waitIds, event.waitId] })))
+      add(view, event, { kind: "wait", id: event.waitId });
     view.status = "waiting";
   },
   input_answered(view, event) {
@@ -207,7 +280,15 @@ const CHANGES = {
   done(view, event) {
     end(view, event, "done");
     const { usage, stopReason, references, model, timings, messageId, retrievalIds } = event;
-    Object.assign(view, { usage, stopReason, retrievalIds: retrievalIds ?? [], timings: timings ?? null, model: model ?? view.model, references: references ?? view.references, messageId: messageId ?? view.messageId });
+    Object.assign(view, {
+      usage,
+      stopReason,
+      retrievalIds: retrievalIds ?? [],
+      timings: timings ?? null,
+      model: model ?? view.model,
+      references: references ?? view.references,
+      messageId: messageId ?? view.messageId,
+    });
   },
   error(view, event) {
     end(view, event, "error");
@@ -257,7 +338,14 @@ export class FrameRefused extends Error {
  * `onState(state)`: connecting, open, lost (it tries again) or closed. `onResync(conversationId)`: the log is gone, load
  * the messages. */
 export class Stream {
-  constructor({ url = defaultUrl(), protocols, onEvent, onState = () => {}, onResync = () => {}, Socket = globalThis.WebSocket }) {
+  constructor({
+    url = defaultUrl(),
+    protocols,
+    onEvent,
+    onState = () => {},
+    onResync = () => {},
+    Socket = globalThis.WebSocket,
+  }) {
     Object.assign(this, { url, protocols, onEvent, onState, onResync, Socket });
     this.state = "closed";
     this.followed = new Map(); // conversation -> {turnId, seq, voids}
@@ -302,7 +390,10 @@ export class Stream {
 
   /** Send a message; resolves to `accepted` once the server has it. Sent again as the same after a lost connection. */
   send({ conversationId, content, images, attachments, model, clientMessageId = newKey(), onBusy }) {
-    return this.#ask({ type: "message", conversationId, content, images, attachments, model, clientMessageId, onBusy }, true);
+    return this.#ask(
+      { type: "message", conversationId, content, images, attachments, model, clientMessageId, onBusy },
+      true,
+    );
   }
 
   retry({ conversationId, messageId, model, clientMessageId = newKey() }) {
@@ -429,7 +520,9 @@ export class Stream {
 
   #subscribe(conversationId) {
     const { turnId, seq } = this.followed.get(conversationId);
-    this.#write(turnId ? { type: "subscribe", conversationId, turnId, after: seq } : { type: "subscribe", conversationId });
+    this.#write(
+      turnId ? { type: "subscribe", conversationId, turnId, after: seq } : { type: "subscribe", conversationId },
+    );
   }
 
   #hear(frame) {

@@ -17,8 +17,16 @@ export function announce(text) {
 export function button(label, { kind = "", icon: name, compact = false, onclick, ...props } = {}) {
   const content = [name && icon(name), compact ? null : h("span", {}, label)];
   const names = ["button", kind && `button-${kind}`, compact && "button-compact"].filter(Boolean).join(" ");
-  const element = h("button", { type: "button", class: names, "aria-label": compact ? label : null, title: compact ? label : null, ...props }, content);
-  if (onclick) element.addEventListener("click", (event) => element.ariaBusy !== "true" && whileBusy(element, () => onclick(event)));
+  const element = h(
+    "button",
+    { type: "button", class: names, "aria-label": compact ? label : null, title: compact ? label : null, ...props },
+    content,
+  );
+  if (onclick)
+    element.addEventListener(
+      "click",
+      (event) => element.ariaBusy !== "true" && whileBusy(element, () => onclick(event)),
+    );
   return element;
 }
 
@@ -120,11 +128,20 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   };
   const element = h(
     "dialog",
-    { class: ["dialog", wide && "dialog-wide", side && "dialog-side"].filter(Boolean).join(" "), "aria-labelledby": heading, "data-lasting": lasting },
+    {
+      class: ["dialog", wide && "dialog-wide", side && "dialog-side"].filter(Boolean).join(" "),
+      "aria-labelledby": heading,
+      "data-lasting": lasting,
+    },
     h(
       "div",
       { class: "dialog-frame" },
-      h("div", { class: "dialog-head" }, h("h2", { id: heading }, title), button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, onclick: () => close() })),
+      h(
+        "div",
+        { class: "dialog-head" },
+        h("h2", { id: heading }, title),
+        button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, onclick: () => close() }),
+      ),
       h("div", { class: "dialog-body" }, build?.(close)),
       actions && h("div", { class: "dialog-foot" }, actions(close)),
     ),
@@ -138,7 +155,11 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   document.body.append(element);
   element.showModal();
   // the browser would focus the button that closes the dialog
-  const fields = [...element.querySelectorAll(".dialog-body :is(input:not([type=file], [type=checkbox], [type=radio]), textarea):not(:disabled)")];
+  const fields = [
+    ...element.querySelectorAll(
+      ".dialog-body :is(input:not([type=file], [type=checkbox], [type=radio]), textarea):not(:disabled)",
+    ),
+  ];
   fields.find((field) => field.checkVisibility())?.focus();
   return { element, close, closed };
 }
@@ -161,7 +182,13 @@ export function field(label, control, { hint = "", error = "", inline = false } 
   const hintLine = h("p", { class: "field-hint", id: hintId, hidden: !hint }, hint);
   const errorLine = h("p", { class: "field-error", id: errorId, role: "alert", hidden: !error }, error);
   const name = h("label", { for: control.id }, label);
-  const element = h("div", { class: `field ${inline ? "field-inline" : ""}` }, inline ? [control, name] : [name, control], hintLine, errorLine);
+  const element = h(
+    "div",
+    { class: `field ${inline ? "field-inline" : ""}` },
+    inline ? [control, name] : [name, control],
+    hintLine,
+    errorLine,
+  );
   control.setAttribute("aria-describedby", `${hintId} ${errorId}`);
   element.control = control;
   element.setHint = (text) => {
@@ -186,7 +213,11 @@ export const checkbox = (props = {}) => h("input", { type: "checkbox", class: "c
 
 /** A select of `[value, label]` pairs. */
 export function select(options, { value, ...props } = {}) {
-  const element = h("select", { class: "input", ...props }, options.map(([value, label]) => h("option", { value: value }, label)));
+  const element = h(
+    "select",
+    { class: "input", ...props },
+    options.map(([value, label]) => h("option", { value: value }, label)),
+  );
   if (value !== undefined) element.value = value;
   return element;
 }
@@ -202,7 +233,15 @@ export function isDark() {
 export function menu(label, items, { icon: name = "more", compact = true, kind = "quiet", facts, ...props } = {}) {
   const entriesPlace = h("div", { role: "menu" });
   const list = h("div", { class: "menu", popover: "auto", id: newId("menu") }, entriesPlace);
-  const opener = button(label, { kind, icon: name, compact, "aria-haspopup": "menu", "aria-expanded": "false", popovertarget: list.id, ...props });
+  const opener = button(label, {
+    kind,
+    icon: name,
+    compact,
+    "aria-haspopup": "menu",
+    "aria-expanded": "false",
+    popovertarget: list.id,
+    ...props,
+  });
   const entries = () => [...list.querySelectorAll('[role="menuitem"]:not([disabled])')];
   const move = (by) => {
     const items = entries();
@@ -213,9 +252,23 @@ export function menu(label, items, { icon: name = "more", compact = true, kind =
     if (event.newState !== "open") return;
     const listed = typeof items === "function" ? items() : items;
     const shown = listed.filter((item) => item !== false && item !== undefined);
-    replace(entriesPlace, shown.filter((item, at) => item !== null || (at > 0 && at < shown.length - 1)).map((item) => item === null ? h("hr") : menuItem(item, list)));
+    replace(
+      entriesPlace,
+      shown
+        .filter((item, at) => item !== null || (at > 0 && at < shown.length - 1))
+        .map((item) => (item === null ? h("hr") : menuItem(item, list))),
+    );
     const pairs = facts?.() ?? [];
-    replace(list, entriesPlace, pairs.length > 0 && h("dl", { class: "menu-facts" }, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))));
+    replace(
+      list,
+      entriesPlace,
+      pairs.length > 0 &&
+        h(
+          "dl",
+          { class: "menu-facts" },
+          pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))),
+        ),
+    );
     const place = opener.getBoundingClientRect();
     const below = place.bottom + 260 < innerHeight;
     list.style.setProperty("--menu-x", `${Math.max(8, Math.min(place.left, innerWidth - 272))}px`);
@@ -230,7 +283,9 @@ export function menu(label, items, { icon: name = "more", compact = true, kind =
       move(by);
     } else if (event.key === "Home" || event.key === "End") {
       event.preventDefault();
-      entries().at(event.key === "Home" ? 0 : -1)?.focus();
+      entries()
+        .at(event.key === "Home" ? 0 : -1)
+        ?.focus();
     }
   });
   return h("span", { class: "menu-place" }, opener, list);
@@ -249,7 +304,12 @@ function menuItem({ label, icon: name, act, danger, disabled }, list) {
 /** Tabs that are links: `items`: `{key, label, href, count?}`. */
 export function tabLinks(label, items, current) {
   const links = items.map(({ key, label: name, href, count }) =>
-    h("a", { class: "tab", href, "aria-current": key === current ? "page" : null }, name, count !== undefined && h("span", { class: "tab-count" }, count)),
+    h(
+      "a",
+      { class: "tab", href, "aria-current": key === current ? "page" : null },
+      name,
+      count !== undefined && h("span", { class: "tab-count" }, count),
+    ),
   );
   return h("nav", { class: "tabs", "aria-label": label }, links);
 }
@@ -260,7 +320,19 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
   const built = new Map();
   const panel = h("div", { class: "tab-panel", role: "tabpanel", id: newId("panel"), tabindex: 0 });
   const heads = items.map(({ key, label: name }) =>
-    h("button", { type: "button", class: "tab", role: "tab", id: newId("tab"), "aria-controls": panel.id, dataset: { key }, onclick: () => choose(key) }, name),
+    h(
+      "button",
+      {
+        type: "button",
+        class: "tab",
+        role: "tab",
+        id: newId("tab"),
+        "aria-controls": panel.id,
+        dataset: { key },
+        onclick: () => choose(key),
+      },
+      name,
+    ),
   );
   const choose = (key) => {
     for (const head of heads) {
@@ -291,26 +363,54 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
 export function table(caption, columns, rows, { empty } = {}) {
   if (!rows.length && empty) return empty;
   const of = (column) => (column.align === "end" ? "cell-end" : null);
-  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: of(column) }, column.label)));
-  const line = (row) => h("tr", {}, columns.map((column) => h("td", { class: of(column), "data-label": column.label }, column.cell(row))));
+  const head = h(
+    "tr",
+    {},
+    columns.map((column) => h("th", { scope: "col", class: of(column) }, column.label)),
+  );
+  const line = (row) =>
+    h(
+      "tr",
+      {},
+      columns.map((column) => h("td", { class: of(column), "data-label": column.label }, column.cell(row))),
+    );
   return h(
     "div",
     { class: "table-frame", tabindex: 0, role: "group", "aria-label": caption },
-    h("table", { class: columns.length > 3 ? "table table-wide" : "table" }, h("caption", { class: "visually-hidden" }, caption), h("thead", {}, head), h("tbody", {}, rows.map(line))),
+    h(
+      "table",
+      { class: columns.length > 3 ? "table table-wide" : "table" },
+      h("caption", { class: "visually-hidden" }, caption),
+      h("thead", {}, head),
+      h("tbody", {}, rows.map(line)),
+    ),
   );
 }
 
 /** What is shown where there is nothing: what this is, and what to do next. `actions`: buttons or links; `level`: of its
  * heading, 1 where it is the whole page. */
 export function emptyState(title, text, { icon: name = "info", actions = [], level = 2 } = {}) {
-  return h("div", { class: "empty" }, h("div", { class: "empty-icon" }, icon(name, 26)), h(`h${level}`, {}, title), h("p", {}, text), actions.length > 0 && h("div", { class: "row" }, actions));
+  return h(
+    "div",
+    { class: "empty" },
+    h("div", { class: "empty-icon" }, icon(name, 26)),
+    h(`h${level}`, {}, title),
+    h("p", {}, text),
+    actions.length > 0 && h("div", { class: "row" }, actions),
+  );
 }
 
 /** Progress of a long job. `stop`: ends it. Returns the element with `set(done, of, text)`; `of` 0: nobody knows. */
 export function progress(label, { stop } = {}) {
   const bar = h("progress", { "aria-label": label });
   const text = h("span", {}, label);
-  const element = h("div", { class: "progress" }, text, bar, stop && button(t("shell.stop"), { kind: "quiet", icon: "stop", onclick: stop }));
+  const element = h(
+    "div",
+    { class: "progress" },
+    text,
+    bar,
+    stop && button(t("shell.stop"), { kind: "quiet", icon: "stop", onclick: stop }),
+  );
   element.set = (done, of, words) => {
     if (of) {
       bar.max = of;
@@ -340,7 +440,20 @@ export function copyButton(label, text, { compact = true, kind = "quiet" } = {})
 /** The address of a document in the system it came from: a link if it is one of the web, else a text. */
 export function addressOf(uri, label = uri) {
   const isWeb = /^https?:\/\//iu.test(uri);
-  return isWeb ? h("a", { href: uri, title: uri, rel: "noreferrer noopener", target: "_blank", class: "wrap", dir: label === uri ? "ltr" : null }, label) : h("code", { class: "wrap", dir: "ltr" }, uri);
+  return isWeb
+    ? h(
+        "a",
+        {
+          href: uri,
+          title: uri,
+          rel: "noreferrer noopener",
+          target: "_blank",
+          class: "wrap",
+          dir: label === uri ? "ltr" : null,
+        },
+        label,
+      )
+    : h("code", { class: "wrap", dir: "ltr" }, uri);
 }
 
 /** A short word with a colour: `kind` is ok, wait, bad or nothing. The word says it, the colour only helps. */
@@ -348,12 +461,21 @@ export const badge = (text, kind = "") => h("span", { class: `badge ${kind && `b
 
 /** A box that says something about what follows: `kind` is info, warn or bad. */
 export function notice(kind, ...children) {
-  return h("div", { class: `notice notice-${kind}`, role: kind === "bad" ? "alert" : "note" }, icon(kind === "info" ? "info" : "alert"), h("div", {}, children));
+  return h(
+    "div",
+    { class: `notice notice-${kind}`, role: kind === "bad" ? "alert" : "note" },
+    icon(kind === "info" ? "info" : "alert"),
+    h("div", {}, children),
+  );
 }
 
 /** Lines that stand in for what is loading. */
 export function skeleton(lines = 3) {
-  return h("div", { class: "skeleton", role: "status", "aria-label": t("shell.loading") }, Array.from({ length: lines }, () => h("div", { class: "skeleton-line" })));
+  return h(
+    "div",
+    { class: "skeleton", role: "status", "aria-label": t("shell.loading") },
+    Array.from({ length: lines }, () => h("div", { class: "skeleton-line" })),
+  );
 }
 
 /** The newest load of an element: a token that older ones do not have. */
@@ -374,7 +496,13 @@ export async function loadInto(element, load, build) {
     if (error?.name === "AbortError" || loads.get(element) !== token) return;
     if (!error?.code) console.error(error);
     const again = button(t("shell.tryAgain"), { icon: "retry", onclick: () => loadInto(element, load, build) });
-    replace(element, emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again] }));
+    replace(
+      element,
+      emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), {
+        icon: "alert",
+        actions: [again],
+      }),
+    );
   }
 }
 

@@ -12,7 +12,10 @@ const KINDS = { ready: "ok", failed: "bad" };
 const pathOf = (conversationId) => `/api/conversations/${encodeURIComponent(conversationId)}/attachments`;
 
 /** Return why a file was refused. The server's list of all endings is too long for a line below the file. */
-const reasonOf = (error) => (error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ") ? t("chat.fileUnsupported") : errorText(error));
+const reasonOf = (error) =>
+  error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ")
+    ? t("chat.fileUnsupported")
+    : errorText(error);
 
 /** The attached files. `conversation()` resolves to the id of the conversation they belong to; `onchange()`: a file has
  * come further; `onempty()`: a person removed the last one. `isBusy`: one is on its way still; `ready`: those that a message can be sent with. */
@@ -29,12 +32,15 @@ export class AttachedFiles {
   }
 
   get ready() {
-    return this.items.filter((item) => item.status === "ready").map(({ id, name, mediaType }) => ({ id, name, mediaType }));
+    return this.items
+      .filter((item) => item.status === "ready")
+      .map(({ id, name, mediaType }) => ({ id, name, mediaType }));
   }
 
   add(files) {
     for (const file of files) {
-      if (this.items.length >= MOST_FILES) return void toast(t("chat.tooManyFiles", { count: MOST_FILES }), { kind: "error" });
+      if (this.items.length >= MOST_FILES)
+        return void toast(t("chat.tooManyFiles", { count: MOST_FILES }), { kind: "error" });
       this.#send(this.#append({ file, name: file.name, status: "sending" }));
     }
     return undefined;
@@ -54,7 +60,8 @@ export class AttachedFiles {
 
   /** Take off those that went with a message. Files that could not be read go, too: they were answered for. */
   clear() {
-    for (const item of this.items.filter((item) => item.status === "ready" || item.status === "failed")) this.#takeOff(item);
+    for (const item of this.items.filter((item) => item.status === "ready" || item.status === "failed"))
+      this.#takeOff(item);
   }
 
   /** The composer shows another conversation: what is being sent goes on, and is there when somebody is back. */
@@ -63,12 +70,39 @@ export class AttachedFiles {
   }
 
   #append({ file = null, id = null, conversationId = null, name, mediaType = "", notes = [], status }) {
-    const item = { file, id, conversationId, name, mediaType, notes, status, sent: 0, reason: "", isRefused: false, stop: null };
-    const parts = (item.parts = { state: h("span"), why: h("bdi", {}), notes: h("p", { class: "small faint wrap", hidden: true }) });
+    const item = {
+      file,
+      id,
+      conversationId,
+      name,
+      mediaType,
+      notes,
+      status,
+      sent: 0,
+      reason: "",
+      isRefused: false,
+      stop: null,
+    };
+    const parts = (item.parts = {
+      state: h("span"),
+      why: h("bdi", {}),
+      notes: h("p", { class: "small faint wrap", hidden: true }),
+    });
     parts.reason = h("p", { class: "field-error wrap", role: "alert", hidden: true }, parts.why);
     parts.again = button(t("shell.tryAgain"), { kind: "quiet", icon: "retry", onclick: () => this.#send(item) });
-    const off = button(t("chat.removeFile", { name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#remove(item) });
-    parts.row = h("li", {}, h("div", { class: "row" }, h("span", { class: "grow clip" }, h("bdi", {}, name)), parts.state, parts.again, off), parts.notes, parts.reason);
+    const off = button(t("chat.removeFile", { name }), {
+      kind: "quiet",
+      icon: "close",
+      compact: true,
+      onclick: () => this.#remove(item),
+    });
+    parts.row = h(
+      "li",
+      {},
+      h("div", { class: "row" }, h("span", { class: "grow clip" }, h("bdi", {}, name)), parts.state, parts.again, off),
+      parts.notes,
+      parts.reason,
+    );
     this.items.push(item);
     this.list.append(parts.row);
     return item;
@@ -87,10 +121,18 @@ export class AttachedFiles {
       item.conversationId = await this.conversation();
       await uploadFiles(pathOf(item.conversationId), [item.file], {
         signal: item.stop.signal,
-        onProgress: (sent, of) => item.status !== "ready" && item.status !== "failed" && this.#change(item, sent < of ? { sent: sent / of } : { status: "reading" }),
+        onProgress: (sent, of) =>
+          item.status !== "ready" &&
+          item.status !== "failed" &&
+          this.#change(item, sent < of ? { sent: sent / of } : { status: "reading" }),
         onItems: ([answer]) => {
           const isRefused = answer.status === "refused";
-          this.#change(item, isRefused ? { isRefused, status: "failed", reason: reasonOf(answer.error) } : { ...answer, notes: answer.notes ?? [] });
+          this.#change(
+            item,
+            isRefused
+              ? { isRefused, status: "failed", reason: reasonOf(answer.error) }
+              : { ...answer, notes: answer.notes ?? [] },
+          );
         },
       });
     } catch (error) {
@@ -103,7 +145,11 @@ export class AttachedFiles {
   async #remove(item) {
     item.stop?.abort();
     this.#takeOff(item);
-    if (item.id) await api("DELETE", `${pathOf(item.conversationId ?? (await this.conversation()))}/${encodeURIComponent(item.id)}`).catch((error) => error.status === 404 || toastError(error));
+    if (item.id)
+      await api(
+        "DELETE",
+        `${pathOf(item.conversationId ?? (await this.conversation()))}/${encodeURIComponent(item.id)}`,
+      ).catch((error) => error.status === 404 || toastError(error));
     if (!this.items.length && !this.isOver) await this.onempty();
   }
 
@@ -116,7 +162,10 @@ export class AttachedFiles {
   #change(item, changed) {
     Object.assign(item, changed);
     const { state, reason, why, notes, again } = item.parts;
-    const words = item.status === "sending" ? t("chat.fileSending", { share: formatPercent(item.sent) }) : t(`chat.file.${item.status}`);
+    const words =
+      item.status === "sending"
+        ? t("chat.fileSending", { share: formatPercent(item.sent) })
+        : t(`chat.file.${item.status}`);
     state.replaceChildren(badge(words, KINDS[item.status] ?? "wait"));
     why.textContent = item.reason;
     reason.hidden = !item.reason;

@@ -35,10 +35,21 @@ export class Composer {
       onkeydown: (event) => this.#key(event),
       onpaste: (event) => this.#take([...event.clipboardData.files]),
     });
-    this.file = h("input", { type: "file", multiple: true, hidden: true, "aria-label": t("chat.attach"), onchange: () => this.#take([...this.file.files]) });
+    this.file = h("input", {
+      type: "file",
+      multiple: true,
+      hidden: true,
+      "aria-label": t("chat.attach"),
+      onchange: () => this.#take([...this.file.files]),
+    });
     this.previews = h("div", { class: "composer-images", hidden: true });
     this.files = h("div", {});
-    this.attach = button(t("chat.attach"), { kind: "quiet", icon: "attach", compact: true, onclick: () => this.file.click() });
+    this.attach = button(t("chat.attach"), {
+      kind: "quiet",
+      icon: "attach",
+      compact: true,
+      onclick: () => this.file.click(),
+    });
     this.speak = this.#speechButton();
     this.models = h("span", { class: "composer-model", hidden: true });
     this.send = button(t("chat.send"), { kind: "primary", icon: "send", compact: true, onclick: () => this.#send() });
@@ -46,7 +57,25 @@ export class Composer {
     this.stop.hidden = true;
     this.count = h("span", { class: "small field-error", role: "status", hidden: true });
     this.hint = h("p", { class: "composer-hint small faint", id: "composer-hint" }, t("chat.keys"));
-    this.box = h("div", { class: "composer-box" }, this.files, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, this.speak, this.models, h("span", { class: "grow" }), this.count, this.stop, this.send));
+    this.box = h(
+      "div",
+      { class: "composer-box" },
+      this.files,
+      this.previews,
+      this.text,
+      h(
+        "div",
+        { class: "composer-acts" },
+        this.attach,
+        this.file,
+        this.speak,
+        this.models,
+        h("span", { class: "grow" }),
+        this.count,
+        this.stop,
+        this.send,
+      ),
+    );
     this.element = h("form", { class: "composer", onsubmit: (event) => event.preventDefault() }, this.box, this.hint);
     this.box.addEventListener("dragover", (event) => event.preventDefault());
     this.box.addEventListener("drop", (event) => {
@@ -60,7 +89,13 @@ export class Composer {
   /** The button that takes down what one says, where the browser offers that. */
   #speechButton() {
     if (!globalThis.SpeechRecognition && !globalThis.webkitSpeechRecognition) return null;
-    const speakButton = button(t("chat.speak"), { kind: "quiet", icon: "mic", compact: true, "aria-pressed": "false", onclick: () => this.#speak() });
+    const speakButton = button(t("chat.speak"), {
+      kind: "quiet",
+      icon: "mic",
+      compact: true,
+      "aria-pressed": "false",
+      onclick: () => this.#speak(),
+    });
     this.speech = speechParts;
     return speakButton;
   }
@@ -103,7 +138,12 @@ export class Composer {
   /** Offer the models that one may choose here, the domain's own first; none without a choice. */
   setModels(models) {
     this.models.hidden = models.length === 0;
-    this.picker = models.length ? select(models.map((model) => [model, model]), { "aria-label": t("chat.model") }) : null;
+    this.picker = models.length
+      ? select(
+          models.map((model) => [model, model]),
+          { "aria-label": t("chat.model") },
+        )
+      : null;
     replace(this.models, this.picker);
   }
 
@@ -151,7 +191,11 @@ export class Composer {
         this.#changed();
         this.#keepAttached().catch(toastError);
       };
-      this.attached = new AttachedFiles({ conversation: this.given.conversation, onchange, onempty: this.given.abandon });
+      this.attached = new AttachedFiles({
+        conversation: this.given.conversation,
+        onchange,
+        onempty: this.given.abandon,
+      });
       replace(this.files, this.attached.element);
     }
     return this.attached;
@@ -192,7 +236,9 @@ export class Composer {
   /** Keep the images that are shown, in case the page is left. */
   #keepImages(key = this.key, { images } = this) {
     if (!images.length && !draft(`images:${key}`).read()) return;
-    imageParts().then(({ writeImages }) => writeImages(key, images)).catch(toastError);
+    imageParts()
+      .then(({ writeImages }) => writeImages(key, images))
+      .catch(toastError);
   }
 
   flush() {
@@ -222,7 +268,9 @@ export class Composer {
   }
 
   #putBack(attachments) {
-    this.#attachedFiles().then((files) => files?.put(attachments)).catch(toastError);
+    this.#attachedFiles()
+      .then((files) => files?.put(attachments))
+      .catch(toastError);
   }
 
   setRunning(running) {
@@ -310,7 +358,8 @@ export class Composer {
     if (others.length) this.#attach(others).catch(toastError);
     for (const file of files.filter((file) => IMAGE_TYPES.includes(file.type))) {
       if (this.images.length >= MOST_IMAGES) toast(t("chat.tooManyImages", { count: MOST_IMAGES }), { kind: "error" });
-      else if (file.size + this.images.reduce((sum, image) => sum + image.size, 0) > MOST_BYTES) toast(t("chat.imageTooLarge"), { kind: "error" });
+      else if (file.size + this.images.reduce((sum, image) => sum + image.size, 0) > MOST_BYTES)
+        toast(t("chat.imageTooLarge"), { kind: "error" });
       else this.images.push({ data: await base64(file), mediaType: file.type, size: file.size, name: file.name });
     }
     this.file.value = "";
@@ -327,7 +376,19 @@ export class Composer {
     this.previews.hidden = !this.images.length;
     replace(
       this.previews,
-      this.images.map((image) => h("span", { class: "composer-image" }, h("img", { src: `data:${image.mediaType};base64,${image.data}`, alt: image.name }), button(t("chat.removeImage", { name: image.name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#remove(image) }))),
+      this.images.map((image) =>
+        h(
+          "span",
+          { class: "composer-image" },
+          h("img", { src: `data:${image.mediaType};base64,${image.data}`, alt: image.name }),
+          button(t("chat.removeImage", { name: image.name }), {
+            kind: "quiet",
+            icon: "close",
+            compact: true,
+            onclick: () => this.#remove(image),
+          }),
+        ),
+      ),
     );
   }
 

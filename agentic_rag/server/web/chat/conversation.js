@@ -27,25 +27,55 @@ addEventListener("beforeunload", () => {
 const caseParts = lazily((again) => import(`../domain/case-dialog.js${again}`));
 const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 
-const previewsOf = (images) => images.map((image) => ({ ref: image.name, preview: `data:${image.mediaType};base64,${image.data}` }));
+const previewsOf = (images) =>
+  images.map((image) => ({ ref: image.name, preview: `data:${image.mediaType};base64,${image.data}` }));
 
 /** A conversation on the page. `desk`: `{app, stream, domain, onTitle(id, title), onTurn(running, outcome),
  * onWaiting(waiting), onResumed(), onUnsent(content, images, attachments), model()}`. */
 export class ConversationView {
   constructor(desk, conversationId) {
-    Object.assign(this, { desk, id: conversationId, turns: [], views: new Map(), feedback: new Map(), branches: [], isOpen: true, ends: 0 });
+    Object.assign(this, {
+      desk,
+      id: conversationId,
+      turns: [],
+      views: new Map(),
+      feedback: new Map(),
+      branches: [],
+      isOpen: true,
+      ends: 0,
+    });
     this.list = h("div", { class: "turns", role: "log", "aria-live": "off", "aria-label": t("chat.conversation") });
     this.end = h("div", { class: "thread-end" });
     this.inner = h("div", { class: "thread-inner" }, this.list, this.end);
-    this.element = h("div", { class: "thread", tabindex: 0, role: "region", "aria-label": t("chat.conversation"), onscroll: () => this.#scrolled() }, this.inner);
-    this.jump = button(t("chat.toEnd"), { icon: "down", compact: true, class: "button button-compact jump", onclick: () => this.toEnd() });
+    this.element = h(
+      "div",
+      {
+        class: "thread",
+        tabindex: 0,
+        role: "region",
+        "aria-label": t("chat.conversation"),
+        onscroll: () => this.#scrolled(),
+      },
+      this.inner,
+    );
+    this.jump = button(t("chat.toEnd"), {
+      icon: "down",
+      compact: true,
+      class: "button button-compact jump",
+      onclick: () => this.toEnd(),
+    });
     this.jump.hidden = true;
     this.sticks = true;
     this.lastTop = 0;
     this.draw = oncePerFrame(() => this.#draw());
     this.dirty = new Set();
     this.unsent = draft(`unsent:${conversationId}`); // messages that the server has not acknowledged: `{content, key, images, attachments}`
-    this.older = new OlderMessages({ frame: this.element, list: this.list, load: () => this.#loadBefore(), put: ({ items }) => this.#putOlder(items) });
+    this.older = new OlderMessages({
+      frame: this.element,
+      list: this.list,
+      load: () => this.#loadBefore(),
+      put: ({ items }) => this.#putOlder(items),
+    });
     this.inner.prepend(this.older.element);
     this.resizing = new ResizeObserver(() => this.#follow());
     this.resizing.observe(this.inner);
@@ -90,7 +120,8 @@ export class ConversationView {
     this.turns = [];
     replace(this.list);
     this.#put(stored, false);
-    for (const turn of this.turns) if (!turn.view && turn.id !== current?.id) turn.view = { ...emptyTurn(turn.id), status: "interrupted" };
+    for (const turn of this.turns)
+      if (!turn.view && turn.id !== current?.id) turn.view = { ...emptyTurn(turn.id), status: "interrupted" };
     for (const turn of underWay) {
       const loadedTurn = this.turns.find((shownTurn) => turn.id && shownTurn.id === turn.id);
       if (loadedTurn) this.#become(loadedTurn, turn);
@@ -130,7 +161,8 @@ export class ConversationView {
     if (!this.record) return; // the messages come in a moment, and this with them
     const turn = this.#liveTurn(event.turnId, view);
     if (event.type === "turn_started") this.desk.onTurn(true);
-    if (event.type === "input_required" || event.type === "input_answered") this.desk.onWaiting(view.status === "waiting");
+    if (event.type === "input_required" || event.type === "input_answered")
+      this.desk.onWaiting(view.status === "waiting");
     if (event.type === "input_required") announce(t("chat.waitAnnounced", { title: event.title ?? "" }));
     if (event.type === "resumed") this.desk.onResumed();
     if (ENDS.has(event.type)) {
@@ -145,7 +177,17 @@ export class ConversationView {
     let turn = this.turns.find((turn) => turn.id === turnId || (turn.key && turn.key === view.clientMessageId));
     if (!turn) {
       this.#dropAsked(view.userMessageId);
-      turn = this.#append(this.#newTurn({ id: turnId, question: { content: view.content ?? "", images: view.images, attachments: view.attachments, messageId: view.userMessageId } }));
+      turn = this.#append(
+        this.#newTurn({
+          id: turnId,
+          question: {
+            content: view.content ?? "",
+            images: view.images,
+            attachments: view.attachments,
+            messageId: view.userMessageId,
+          },
+        }),
+      );
     }
     turn.id = turnId;
     turn.isLive = true;
@@ -171,15 +213,24 @@ export class ConversationView {
     this.desk.onTurn(this.running !== null, OUTCOMES[turn.view.status]);
     const { messageId } = turn.view;
     if (messageId) {
-      const message = await api("GET", `${this.path}/messages/${encodeURIComponent(messageId)}`, { query: { format: "html" } }).catch(() => null);
+      const message = await api("GET", `${this.path}/messages/${encodeURIComponent(messageId)}`, {
+        query: { format: "html" },
+      }).catch(() => null);
       if (!this.isOpen) return;
       if (message) {
         const { lanes, waits, items } = turn.view;
         const calls = new Map(items.filter((item) => item.kind === "call").map((item) => [item.id, item]));
         const stored = viewOfMessage(message);
-        const storedItems = stored.items.map((item) => (item.kind === "call" && calls.has(item.id) ? { ...item, ...calls.get(item.id), stored: false } : item));
-        const withHits = withLiveHits(storedItems, items.filter((item) => item.kind === "retrieval"));
-        const beside = items.filter((item) => item.kind === "wait" || item.kind === "notice" || item.kind === "compacted");
+        const storedItems = stored.items.map((item) =>
+          item.kind === "call" && calls.has(item.id) ? { ...item, ...calls.get(item.id), stored: false } : item,
+        );
+        const withHits = withLiveHits(
+          storedItems,
+          items.filter((item) => item.kind === "retrieval"),
+        );
+        const beside = items.filter(
+          (item) => item.kind === "wait" || item.kind === "notice" || item.kind === "compacted",
+        );
         turn.view = { ...stored, items: [...withHits, ...beside], lanes, waits, rating: this.feedback.get(messageId) };
         turn.isLive = false;
         this.views.delete(turn.id);
@@ -246,7 +297,14 @@ export class ConversationView {
 
   #ask(turn, message) {
     turn.questionPart.element.hidden = !message;
-    if (message) turn.question = { content: message.content, images: imagesOf(message), attachments: message.attachments ?? [], messageId: message.id, parent: message.parentMessageId };
+    if (message)
+      turn.question = {
+        content: message.content,
+        images: imagesOf(message),
+        attachments: message.attachments ?? [],
+        messageId: message.id,
+        parent: message.parentMessageId,
+      };
     this.dirty.add(turn);
   }
 
@@ -296,12 +354,15 @@ export class ConversationView {
 
   #drawEmpty() {
     this.list.querySelector(".empty")?.remove();
-    if (!this.turns.length) this.list.append(emptyState(t("chat.nothingSaid"), t("chat.nothingSaidText"), { icon: "chat" }));
+    if (!this.turns.length)
+      this.list.append(emptyState(t("chat.nothingSaid"), t("chat.nothingSaidText"), { icon: "chat" }));
   }
 
   #loadBefore(limit = PAGE) {
     const [{ question, view }] = this.turns;
-    return api("GET", `${this.path}/messages`, { query: { limit, format: "html", before: question.messageId ?? view.messageId } });
+    return api("GET", `${this.path}/messages`, {
+      query: { limit, format: "html", before: question.messageId ?? view.messageId },
+    });
   }
 
   #putOlder(items) {
@@ -359,7 +420,8 @@ export class ConversationView {
   }
 
   async #findLoading(messageId) {
-    const find = () => this.turns.find((turn) => turn.question.messageId === messageId || turn.view?.messageId === messageId) ?? null;
+    const find = () =>
+      this.turns.find((turn) => turn.question.messageId === messageId || turn.view?.messageId === messageId) ?? null;
     while (this.isOpen && !find() && this.older.hasMore) {
       const { items, hasMore } = await this.#loadBefore(MOST_AT_ONCE);
       this.#putOlder(items);
@@ -373,7 +435,9 @@ export class ConversationView {
   /** Send a message; resolves once the server has it. */
   async send({ content, images, attachments = [] }) {
     const key = newKey();
-    const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), attachments, messageId: null } }));
+    const turn = this.#append(
+      this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), attachments, messageId: null } }),
+    );
     this.toEnd();
     this.unsent.write([...(this.unsent.read() ?? []), { content, key, images: images.length, attachments }]);
     if (images.length) await this.#keepImages(key, images);
@@ -388,7 +452,9 @@ export class ConversationView {
   }
 
   #keepImages(key, images) {
-    return imageParts().then(({ writeImages }) => writeImages(`unsent:${key}`, images)).catch(() => {}); // they go all the same
+    return imageParts()
+      .then(({ writeImages }) => writeImages(`unsent:${key}`, images))
+      .catch(() => {}); // they go all the same
   }
 
   #forgetUnsent(key) {
@@ -413,13 +479,28 @@ export class ConversationView {
         giveBack();
         continue;
       }
-      const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), attachments, messageId: null } }));
-      this.#await(turn, () => this.#deliver({ content, images, attachments, key })).then(() => this.#forgetUnsent(key), (error) => error.code === "CLOSED" || giveBack(error));
+      const turn = this.#append(
+        this.#newTurn({
+          id: null,
+          key,
+          question: { content, images: previewsOf(images), attachments, messageId: null },
+        }),
+      );
+      this.#await(turn, () => this.#deliver({ content, images, attachments, key })).then(
+        () => this.#forgetUnsent(key),
+        (error) => error.code === "CLOSED" || giveBack(error),
+      );
     }
   }
 
   #deliver({ content, images, attachments, key }) {
-    const common = { content, attachments: attachments.length ? attachments.map((attachment) => attachment.id) : undefined, clientMessageId: key, onBusy: "queue", model: this.desk.model() };
+    const common = {
+      content,
+      attachments: attachments.length ? attachments.map((attachment) => attachment.id) : undefined,
+      clientMessageId: key,
+      onBusy: "queue",
+      model: this.desk.model(),
+    };
     if (!images.length) return this.desk.stream.send({ conversationId: this.id, ...common });
     const body = { ...common, images: images.map(({ data, mediaType }) => ({ data, mediaType })) };
     return api("POST", `${this.path}/messages`, { body }); // too long for a frame
@@ -452,11 +533,21 @@ export class ConversationView {
   }
 
   async #retry(turn) {
-    await this.#again(turn, { ...turn.question }, (messageId, key) => this.desk.stream.retry({ conversationId: this.id, messageId, model: this.desk.model(), clientMessageId: key }));
+    await this.#again(turn, { ...turn.question }, (messageId, key) =>
+      this.desk.stream.retry({ conversationId: this.id, messageId, model: this.desk.model(), clientMessageId: key }),
+    );
   }
 
   async #edit(turn, content) {
-    await this.#again(turn, { ...turn.question, content, messageId: null }, (messageId, key) => this.desk.stream.edit({ conversationId: this.id, messageId, content, model: this.desk.model(), clientMessageId: key }));
+    await this.#again(turn, { ...turn.question, content, messageId: null }, (messageId, key) =>
+      this.desk.stream.edit({
+        conversationId: this.id,
+        messageId,
+        content,
+        model: this.desk.model(),
+        clientMessageId: key,
+      }),
+    );
   }
 
   async #again(turn, question, ask) {
@@ -471,7 +562,8 @@ export class ConversationView {
     try {
       await this.#await(next, () => ask(messageId, key));
     } catch (error) {
-      for (const earlier of before) if (!this.turns.some((shownTurn) => shownTurn.id === earlier.id)) this.#append(earlier);
+      for (const earlier of before)
+        if (!this.turns.some((shownTurn) => shownTurn.id === earlier.id)) this.#append(earlier);
       throw error;
     }
   }
@@ -500,24 +592,49 @@ export class ConversationView {
       throw error;
     }
     const { domain, app } = this.desk;
-    if (rating === "down" && app.can(domain.id, "admin")) toast(t("chat.ratedDown"), { undo: { label: t("chat.makeCase"), act: () => this.#makeCase(turn).catch(toastError) } });
+    if (rating === "down" && app.can(domain.id, "admin"))
+      toast(t("chat.ratedDown"), {
+        undo: { label: t("chat.makeCase"), act: () => this.#makeCase(turn).catch(toastError) },
+      });
   }
 
   /** Open an evaluation case about the question of a turn: the one that was drafted from its rating, or a new one. */
   async #makeCase(turn) {
     const { domain, app } = this.desk;
     const base = `/api/domains/${encodeURIComponent(domain.id)}/evaluation`;
-    const [{ openCase }, { items }] = await loadAll(caseParts(), api("GET", `${base}/cases`), loadWords("evaluation"), loadStyle("/web/domain/domain.css"));
+    const [{ openCase }, { items }] = await loadAll(
+      caseParts(),
+      api("GET", `${base}/cases`),
+      loadWords("evaluation"),
+      loadStyle("/web/domain/domain.css"),
+    );
     const existingCase = items.find((item) => item.source?.messageId === turn.view.messageId) ?? null;
     const isSaved = await openCase(base, domain, existingCase, { questions: [turn.question.content] });
-    if (isSaved) toast(t("chat.caseSaved"), { undo: { label: t("chat.openEvaluation"), act: () => app.navigate(`#/domains/${encodeURIComponent(domain.id)}/evaluation`) } });
+    if (isSaved)
+      toast(t("chat.caseSaved"), {
+        undo: {
+          label: t("chat.openEvaluation"),
+          act: () => app.navigate(`#/domains/${encodeURIComponent(domain.id)}/evaluation`),
+        },
+      });
   }
 
   /** Ask what was wrong. Returns the rating to send, or null if the dialog is closed without an answer. */
   async #askReason() {
     const reason = textarea({ autofocus: true, maxlength: 2000, placeholder: t("chat.reasonPlaceholder") });
-    const actions = (close) => [button(t("chat.noReason"), { onclick: () => close({ rating: "down" }) }), button(t("chat.send"), { kind: "primary", onclick: () => close({ rating: "down", ...(reason.value.trim() ? { reason: reason.value } : {}) }) })];
-    return (await openDialog(t("chat.whatWasWrong"), { build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }), actions }).closed) ?? null;
+    const actions = (close) => [
+      button(t("chat.noReason"), { onclick: () => close({ rating: "down" }) }),
+      button(t("chat.send"), {
+        kind: "primary",
+        onclick: () => close({ rating: "down", ...(reason.value.trim() ? { reason: reason.value } : {}) }),
+      }),
+    ];
+    return (
+      (await openDialog(t("chat.whatWasWrong"), {
+        build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }),
+        actions,
+      }).closed) ?? null
+    );
   }
 
   /** Where the app of a call's server is, if its domain shows apps of this server; null otherwise. */
@@ -537,7 +654,8 @@ export class ConversationView {
 
   /** What a stored call leaves out: its server, how long it took, the delegates it made. */
   async #more(turn, call) {
-    const wantsLanes = call.name === "delegate" && !Object.values(turn.view.lanes).some((lane) => lane.parentToolCallId === call.id);
+    const wantsLanes =
+      call.name === "delegate" && !Object.values(turn.view.lanes).some((lane) => lane.parentToolCallId === call.id);
     const [{ items: calls }, children] = await Promise.all([
       api("GET", `${this.path}/tool-calls`, { query: { turnId: turn.id, limit: 500 } }),
       wantsLanes ? api("GET", `/api/turns/${encodeURIComponent(turn.id)}/children`) : { items: [] },
@@ -547,10 +665,18 @@ export class ConversationView {
       const details = item.kind === "call" ? callsById.get(item.id) : null;
       if (!details) return item;
       const result = item.result && { ...item.result, ref: details.ref, truncated: Boolean(details.ref) };
-      return { ...item, server: details.server, durationMs: details.durationMs, status: details.status, result, stored: false };
+      return {
+        ...item,
+        server: details.server,
+        durationMs: details.durationMs,
+        status: details.status,
+        result,
+        stored: false,
+      };
     });
     const lanes = { ...turn.view.lanes };
-    for (const child of children.items) lanes[child.agent] = { agent: child.agent, parentToolCallId: child.parentToolCallId, items: laneItems(child) };
+    for (const child of children.items)
+      lanes[child.agent] = { agent: child.agent, parentToolCallId: child.parentToolCallId, items: laneItems(child) };
     turn.view = { ...turn.view, items, lanes };
     this.#touch(turn);
   }
@@ -603,7 +729,9 @@ const nextFrame = () => new Promise((resolve) => requestAnimationFrame(resolve))
 function rangesOf(element, words) {
   const terms = words.toLowerCase().split(/\s+/).filter(Boolean);
   const ranges = [];
-  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT, (node) => (node.parentElement.closest(".question-text, .prose") ? NodeFilter.FILTER_ACCEPT : NodeFilter.FILTER_REJECT));
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT, (node) =>
+    node.parentElement.closest(".question-text, .prose") ? NodeFilter.FILTER_ACCEPT : NodeFilter.FILTER_REJECT,
+  );
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const text = node.data.toLowerCase();
     if (text.length !== node.data.length) continue;
@@ -622,13 +750,19 @@ function rangesOf(element, words) {
 /** Return the items of a stored answer with the hits that came while it was written: these have scores and open their
  * passages, the stored ones know the headings. Searches of one step end in any order, so the query tells which is which. */
 function withLiveHits(items, live) {
-  const queries = new Map(items.filter((item) => item.kind === "call").map((item) => [`${item.id}:hits`, item.arguments?.query]));
+  const queries = new Map(
+    items.filter((item) => item.kind === "call").map((item) => [`${item.id}:hits`, item.arguments?.query]),
+  );
   const left = new Set(live);
   const merged = items.map((item) => {
-    const liveHits = item.kind === "retrieval" && [...left].find(({ source, query }) => source === "documents" && query === queries.get(item.id));
+    const liveHits =
+      item.kind === "retrieval" &&
+      [...left].find(({ source, query }) => source === "documents" && query === queries.get(item.id));
     if (!liveHits) return item;
     left.delete(liveHits);
-    const hits = liveHits.hits.map((hit, at) => (item.hits[at]?.documentId === hit.documentId ? { headingPath: item.hits[at].headingPath, ...hit } : hit));
+    const hits = liveHits.hits.map((hit, at) =>
+      item.hits[at]?.documentId === hit.documentId ? { headingPath: item.hits[at].headingPath, ...hit } : hit,
+    );
     return { ...liveHits, of: item.id.slice(0, -":hits".length), hits };
   });
   return [...merged, ...[...left].filter(({ source }) => source === "memory")];
@@ -653,13 +787,27 @@ function pair(items) {
 }
 
 function imagesOf(message) {
-  return message.blocks.filter((block) => block.type === "image" && block.source?.ref).map((block) => ({ ref: block.source.ref }));
+  return message.blocks
+    .filter((block) => block.type === "image" && block.source?.ref)
+    .map((block) => ({ ref: block.source.ref }));
 }
 
 function laneItems({ messages, toolCalls }) {
-  const items = messages.filter((message) => message.role === "assistant").flatMap((message) => viewOfMessage(message).items);
+  const items = messages
+    .filter((message) => message.role === "assistant")
+    .flatMap((message) => viewOfMessage(message).items);
   const callsById = new Map(toolCalls.map((call) => [call.toolCallId, call]));
-  return items.map((item) => (callsById.has(item.id) ? { ...item, server: callsById.get(item.id).server, durationMs: callsById.get(item.id).durationMs, status: callsById.get(item.id).status, stored: false } : item));
+  return items.map((item) =>
+    callsById.has(item.id)
+      ? {
+          ...item,
+          server: callsById.get(item.id).server,
+          durationMs: callsById.get(item.id).durationMs,
+          status: callsById.get(item.id).status,
+          stored: false,
+        }
+      : item,
+  );
 }
 
 /** Return an answer as Markdown with its sources; cited rows are tables. */
@@ -670,12 +818,17 @@ function markdownOf(view) {
 }
 
 function sourceMarkdown(reference, view) {
-  const place = [reference.page && t("chat.page", { page: reference.page }), headingOf(reference, view), reference.table && reference.cells].filter(Boolean);
+  const place = [
+    reference.page && t("chat.page", { page: reference.page }),
+    headingOf(reference, view),
+    reference.table && reference.cells,
+  ].filter(Boolean);
   const address = reference.sourceUri ? ` <${reference.sourceUri.replace(/[\s<>\\`]/gu, encodeURIComponent)}>` : "";
   const begin = `${reference.number}. ${[reference.documentName, ...place].join(", ")}${address}:${reference.scanned ? ` (${t(reference.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")})` : ""}`;
   if (!reference.table?.rows?.length) return `${begin} “${reference.citedText.replace(/\s+/g, " ").trim()}”`;
   const { header, rows } = reference.table;
   const width = Math.max(header?.length ?? 0, ...rows.map((row) => row.length));
-  const line = (cells) => `   | ${Array.from({ length: width }, (_, at) => (cells[at] ?? "").replaceAll("|", "\\|").replace(/\s+/g, " ")).join(" | ")} |`;
+  const line = (cells) =>
+    `   | ${Array.from({ length: width }, (_, at) => (cells[at] ?? "").replaceAll("|", "\\|").replace(/\s+/g, " ")).join(" | ")} |`;
   return [begin, "", line(header ?? []), `   |${" --- |".repeat(width)}`, ...rows.map(line), ""].join("\n");
 }

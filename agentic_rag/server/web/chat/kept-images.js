@@ -20,7 +20,9 @@ export async function readImages(key) {
 export async function writeImages(key, images) {
   if (!images.length && !areKept(key)) return;
   flag(key).write(images.length || null);
-  await inStore("readwrite", (store) => (images.length ? store.put(images, key) : store.delete(key))).catch(() => flag(key).clear());
+  await inStore("readwrite", (store) => (images.length ? store.put(images, key) : store.delete(key))).catch(() =>
+    flag(key).clear(),
+  );
 }
 
 async function inStore(mode, act) {

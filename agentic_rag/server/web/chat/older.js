@@ -16,7 +16,10 @@ export class OlderMessages {
     this.problem = h("div", { class: "small", role: "status", hidden: true });
     this.element = h("div", {}, this.mark, this.problem);
     // several of a frame's changes may come at once: the last one says how it is
-    this.observer = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#next(), { root: frame, rootMargin: AHEAD });
+    this.observer = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#next(), {
+      root: frame,
+      rootMargin: AHEAD,
+    });
   }
 
   /** The list is another by now: what is being loaded for the one before is dropped. */
@@ -45,7 +48,14 @@ export class OlderMessages {
       if (!error.code) console.error(error);
       this.#setLoading(false);
       const words = error.code ? error.message : t("shell.failed");
-      replace(this.problem, t("chat.olderFailed"), " ", words, " ", button(t("shell.tryAgain"), { icon: "retry", class: "button button-small", onclick: () => this.#next() }));
+      replace(
+        this.problem,
+        t("chat.olderFailed"),
+        " ",
+        words,
+        " ",
+        button(t("shell.tryAgain"), { icon: "retry", class: "button button-small", onclick: () => this.#next() }),
+      );
       this.problem.hidden = false;
     }
   }

@@ -40,14 +40,46 @@ class ChatPage {
       onRenamed: (id, title) => id === this.view?.id && this.#setTitle(title),
       onState: (record) => this.#compare(record),
     });
-    this.composer = new Composer({ send: (message, taken) => this.#send(message, taken), stop: () => this.#stop(), conversation: () => this.#conversationId(), abandon: () => this.#abandon().catch(toastError) });
+    this.composer = new Composer({
+      send: (message, taken) => this.#send(message, taken),
+      stop: () => this.#stop(),
+      conversation: () => this.#conversationId(),
+      abandon: () => this.#abandon().catch(toastError),
+    });
     this.title = h("h1", { class: "clip chat-title", dir: "auto" });
     this.line = h("p", { class: "chat-line small", role: "status" });
     this.body = h("div", { class: "chat-body" });
-    this.share = button(t("chat.shareOrExport"), { kind: "quiet", icon: "upload", compact: true, hidden: true, onclick: () => this.#share() });
-    this.head = h("header", { class: "chat-head" }, button(t("chat.conversations"), { kind: "quiet", icon: "side", compact: true, class: "button button-quiet button-compact chat-side-button", onclick: () => this.#toggleList() }), this.title, this.line, this.share, menu(t("chat.more"), () => this.#items()));
+    this.share = button(t("chat.shareOrExport"), {
+      kind: "quiet",
+      icon: "upload",
+      compact: true,
+      hidden: true,
+      onclick: () => this.#share(),
+    });
+    this.head = h(
+      "header",
+      { class: "chat-head" },
+      button(t("chat.conversations"), {
+        kind: "quiet",
+        icon: "side",
+        compact: true,
+        class: "button button-quiet button-compact chat-side-button",
+        onclick: () => this.#toggleList(),
+      }),
+      this.title,
+      this.line,
+      this.share,
+      menu(t("chat.more"), () => this.#items()),
+    );
     this.starters = h("section", { class: "starters", "aria-label": t("chat.starters") });
-    this.pane = h("section", { class: "chat-pane" }, this.head, this.body, h("div", { class: "chat-foot" }, this.composer.element), this.starters);
+    this.pane = h(
+      "section",
+      { class: "chat-pane" },
+      this.head,
+      this.body,
+      h("div", { class: "chat-foot" }, this.composer.element),
+      this.starters,
+    );
     this.keys = (event) => this.#key(event);
     this.hiding = () => this.composer.flush();
     this.beginning = null;
@@ -69,13 +101,23 @@ class ChatPage {
     const { operator } = this.app.user;
     this.app.setTitle(t("shell.navChat"));
     const docs = h("a", { class: "button", href: "/api/docs", target: "_blank", rel: "noopener" }, t("shell.apiDocs"));
-    replace(this.main, emptyState(t("chat.noDomains"), t(operator ? "chat.noDomainsOperator" : "chat.noDomainsMember"), { icon: "domain", level: 1, actions: operator ? [button(t("chat.makeDomain"), { kind: "primary", icon: "add", onclick: () => this.#makeDomain() }), docs] : [] }));
+    replace(
+      this.main,
+      emptyState(t("chat.noDomains"), t(operator ? "chat.noDomainsOperator" : "chat.noDomainsMember"), {
+        icon: "domain",
+        level: 1,
+        actions: operator
+          ? [button(t("chat.makeDomain"), { kind: "primary", icon: "add", onclick: () => this.#makeDomain() }), docs]
+          : [],
+      }),
+    );
   }
 
   async #makeDomain() {
     const { createDomain } = await import("../domain/create.js");
     const created = await createDomain(this.app);
-    if (created?.conversationId && !this.main.querySelector(".chat")) await this.begin({ domain: created.id, conversation: created.conversationId });
+    if (created?.conversationId && !this.main.querySelector(".chat"))
+      await this.begin({ domain: created.id, conversation: created.conversationId });
   }
 
   /** Load what a conversation is shown with, if there is one: before anything changes, so that nothing comes between. */
@@ -91,7 +133,9 @@ class ChatPage {
     this.main.querySelector(".chat")?.classList.remove("chat-listed");
     let domainId = domain;
     if (!domainId) domainId = this.domains.find((domain) => domain.id === keptDomain())?.id ?? this.domains[0].id;
-    const chosen = this.domains.find((domain) => domain.id === domainId) ?? (await this.app.domains({ again: true })).find((domain) => domain.id === domainId);
+    const chosen =
+      this.domains.find((domain) => domain.id === domainId) ??
+      (await this.app.domains({ again: true })).find((domain) => domain.id === domainId);
     if (isOld()) return;
     if (!chosen) {
       this.#closeView();
@@ -146,7 +190,9 @@ class ChatPage {
   async #showStart() {
     this.#setTitle("");
     const { domain } = this;
-    const hints = domain.documentCount ? t("chat.startDocuments", { count: domain.documentCount }) : t(this.app.can(domain.id, "admin") ? "chat.startNoDocumentsAdmin" : "chat.startNoDocuments");
+    const hints = domain.documentCount
+      ? t("chat.startDocuments", { count: domain.documentCount })
+      : t(this.app.can(domain.id, "admin") ? "chat.startNoDocumentsAdmin" : "chat.startNoDocuments");
     this.pane.classList.add("chat-fresh");
     replace(this.starters);
     replace(this.body);
@@ -154,13 +200,32 @@ class ChatPage {
     const starters = this.#loadStarters(domain).catch((error) => error.code || console.error(error)); // a start without them is whole
     await Promise.race([starters, new Promise((resolve) => setTimeout(resolve, STARTERS_WAIT_MS))]);
     if (asked !== this.asked || this.view || this.beginning) return;
-    replace(this.body, h("div", { class: "start" }, h("h2", { class: "start-title wrap", dir: "auto" }, domain.name), domain.description && h("p", { class: "soft wrap", dir: "auto" }, domain.description), h("p", { class: "faint" }, hints)));
+    replace(
+      this.body,
+      h(
+        "div",
+        { class: "start" },
+        h("h2", { class: "start-title wrap", dir: "auto" }, domain.name),
+        domain.description && h("p", { class: "soft wrap", dir: "auto" }, domain.description),
+        h("p", { class: "faint" }, hints),
+      ),
+    );
   }
 
   async #loadStarters(domain) {
     const { items } = await api("GET", `/api/domains/${encodeURIComponent(domain.id)}/starters`);
     if (domain !== this.domain || this.view || this.beginning || !items.length) return;
-    const line = ({ text, documentName }) => h("li", {}, h("button", { type: "button", class: "starter", onclick: () => this.#sendStarter(text) }, h("span", { class: "starter-text", dir: "auto" }, text), documentName && h("span", { class: "starter-document clip", dir: "auto" }, documentName)));
+    const line = ({ text, documentName }) =>
+      h(
+        "li",
+        {},
+        h(
+          "button",
+          { type: "button", class: "starter", onclick: () => this.#sendStarter(text) },
+          h("span", { class: "starter-text", dir: "auto" }, text),
+          documentName && h("span", { class: "starter-document clip", dir: "auto" }, documentName),
+        ),
+      );
     replace(this.starters, h("h2", {}, t("chat.starters")), h("ul", {}, items.slice(0, MOST_STARTERS).map(line)));
   }
 
@@ -219,7 +284,13 @@ class ChatPage {
       if (view !== this.view) return;
       this.#closeView();
       const back = button(t("chat.new"), { kind: "primary", onclick: () => this.#go(this.domain.id) });
-      replace(this.body, emptyState(t("chat.notOpened"), error.status === 404 ? t("chat.gone") : error.message, { icon: "alert", actions: [back] }));
+      replace(
+        this.body,
+        emptyState(t("chat.notOpened"), error.status === 404 ? t("chat.gone") : error.message, {
+          icon: "alert",
+          actions: [back],
+        }),
+      );
       if (!error.code) console.error(error);
     }
   }
@@ -236,7 +307,11 @@ class ChatPage {
     const { view, composer } = this;
     if (!view?.record || view.id !== record.id) return;
     const isStale = !record.turn && (view.isUnfinished || composer.running);
-    if (isStale && this.wasStale === record.id) view.reload().then(() => view === this.view && composer.setRunning(view.running !== null)).catch(toastError);
+    if (isStale && this.wasStale === record.id)
+      view
+        .reload()
+        .then(() => view === this.view && composer.setRunning(view.running !== null))
+        .catch(toastError);
     this.wasStale = isStale && this.wasStale !== record.id ? record.id : null;
     if (this.wasStale) this.list.lookSoon();
   }
@@ -296,7 +371,9 @@ class ChatPage {
   /** Make the next conversation of this domain, once. One that an earlier page made for its attached files goes on. */
   async #prepare(domainId = this.domain.id, attachedTo = this.composer.attachedTo) {
     if (this.prepared?.domainId !== domainId) {
-      const earlier = attachedTo ? api("GET", `/api/conversations/${encodeURIComponent(attachedTo)}`).catch(() => null) : Promise.resolve(null);
+      const earlier = attachedTo
+        ? api("GET", `/api/conversations/${encodeURIComponent(attachedTo)}`).catch(() => null)
+        : Promise.resolve(null);
       const record = earlier.then((existing) => existing ?? api("POST", "/api/conversations", { body: { domainId } }));
       const prepared = (this.prepared = { domainId, record });
       record.catch(() => prepared === this.prepared && (this.prepared = null));
@@ -310,7 +387,9 @@ class ChatPage {
     if (this.view || this.beginning || !prepared) return;
     this.prepared = null;
     const { id } = await prepared.record;
-    await api("DELETE", `/api/conversations/${encodeURIComponent(id)}`).catch((error) => error.status === 404 || toastError(error));
+    await api("DELETE", `/api/conversations/${encodeURIComponent(id)}`).catch(
+      (error) => error.status === 404 || toastError(error),
+    );
   }
 
   /** The record of the open conversation, as the list has it. */
@@ -346,15 +425,44 @@ class ChatPage {
       view && record && { label: t("chat.rename"), icon: "edit", act: () => this.list.rename(record) },
       view && record && { label: t("chat.toFolder"), icon: "domain", act: () => this.list.moveToFolder(record) },
       view && record && { label: t("chat.shareOrExport"), icon: "upload", act: () => this.#share() },
-      view && view.branches.length > 1 && { label: t("chat.branches"), icon: "branch", act: () => this.#showBranches() },
+      view &&
+        view.branches.length > 1 && { label: t("chat.branches"), icon: "branch", act: () => this.#showBranches() },
       view && { label: t("chat.compact"), icon: "archive", act: () => this.#compact() },
     ].filter((item) => item !== false && item !== undefined && !(item === null && !view));
   }
 
   #showBranches() {
     const { view } = this;
-    const line = (branch, close) => h("li", {}, h("button", { type: "button", class: "branch-line", "aria-current": branch.active ? "true" : null, onclick: () => (close(), view.activate(branch.leaf).catch(toastError)) }, h("span", { class: "wrap" }, branch.content), h("span", { class: "row faint small" }, t("chat.turns", { count: branch.turnCount }), formatDate(branch.startedAt), branch.active && badge(t("chat.current"), "ok"))));
-    openDialog(t("chat.branches"), { build: (close) => h("ul", { class: "branch-lines" }, view.branches.map((branch) => line(branch, close))) });
+    const line = (branch, close) =>
+      h(
+        "li",
+        {},
+        h(
+          "button",
+          {
+            type: "button",
+            class: "branch-line",
+            "aria-current": branch.active ? "true" : null,
+            onclick: () => (close(), view.activate(branch.leaf).catch(toastError)),
+          },
+          h("span", { class: "wrap" }, branch.content),
+          h(
+            "span",
+            { class: "row faint small" },
+            t("chat.turns", { count: branch.turnCount }),
+            formatDate(branch.startedAt),
+            branch.active && badge(t("chat.current"), "ok"),
+          ),
+        ),
+      );
+    openDialog(t("chat.branches"), {
+      build: (close) =>
+        h(
+          "ul",
+          { class: "branch-lines" },
+          view.branches.map((branch) => line(branch, close)),
+        ),
+    });
   }
 
   async #compact() {
@@ -364,7 +472,13 @@ class ChatPage {
   }
 
   #key(event) {
-    if (event.key === "Escape" && this.composer.running && !document.querySelector("dialog[open], [popover]:popover-open, .source-column") && !event.defaultPrevented) this.#stop();
+    if (
+      event.key === "Escape" &&
+      this.composer.running &&
+      !document.querySelector("dialog[open], [popover]:popover-open, .source-column") &&
+      !event.defaultPrevented
+    )
+      this.#stop();
   }
 
   // The connection

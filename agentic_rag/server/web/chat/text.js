@@ -29,7 +29,8 @@ export function closedBlocks(text, from = 0) {
     const line = text.slice(at, end);
     const marks = FENCE.exec(line);
     if (fence) {
-      if (marks && marks[1][0] === fence[0] && marks[1].length >= fence.length && !line.slice(marks[0].length).trim()) fence = null;
+      if (marks && marks[1][0] === fence[0] && marks[1].length >= fence.length && !line.slice(marks[0].length).trim())
+        fence = null;
     } else if (!line.trim()) {
       if (began && empty < 0) empty = end + 1;
     } else {
@@ -64,7 +65,9 @@ async function run() {
   await new Promise((resolve) => setTimeout(resolve, 20)); // what closes in the same moment goes along
   while (waiting.length) {
     let characters = 0;
-    const over = waiting.findIndex(({ text }, at) => at > 0 && (characters += text.length) + waiting[0].text.length > MOST_CHARACTERS);
+    const over = waiting.findIndex(
+      ({ text }, at) => at > 0 && (characters += text.length) + waiting[0].text.length > MOST_CHARACTERS,
+    );
     const batch = waiting.splice(0, Math.min(MOST, over < 0 ? MOST : over));
     try {
       const texts = batch.map(({ text, citations }) => ({ text, citations }));
@@ -127,7 +130,13 @@ export class GrowingText {
   #mark(part, citations) {
     const inside = citations
       .filter(({ to }) => to > part.from && to <= part.to)
-      .map(({ number, to, documentId, documentName, chunkId }) => ({ end: to - part.from, number, documentId, documentName, chunkId }));
+      .map(({ number, to, documentId, documentName, chunkId }) => ({
+        end: to - part.from,
+        number,
+        documentId,
+        documentName,
+        chunkId,
+      }));
     const wanted = inside.map(({ end, number }) => `${end}:${number}`).join();
     if (part.asked === wanted) return;
     part.asked = wanted;

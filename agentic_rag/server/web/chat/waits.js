@@ -32,18 +32,55 @@ export class WaitCard {
     const { state, by, title, kind } = this.wait;
     this.element.classList.add("wait-done");
     const words = by ? t(`chat.wait.by.${state}`, { by }) : t(`chat.wait.ended.${state}`);
-    replace(this.element, h("div", { class: "row" }, icon(state === "accept" ? "check" : "close", 16), h("span", { class: "strong wrap" }, inWords(title) ?? t(`chat.wait.${kind}`)), h("span", { class: "faint small" }, words)));
+    replace(
+      this.element,
+      h(
+        "div",
+        { class: "row" },
+        icon(state === "accept" ? "check" : "close", 16),
+        h("span", { class: "strong wrap" }, inWords(title) ?? t(`chat.wait.${kind}`)),
+        h("span", { class: "faint small" }, words),
+      ),
+    );
   }
 
   #drawOpen() {
     const { wait } = this;
     const mine = this.mayAnswer(wait);
-    const head = h("header", { class: "wait-head" }, icon(ICONS[wait.kind] ?? "wait", 18), h("h2", { class: "wrap grow wait-title", dir: "auto" }, inWords(wait.title) || t(`chat.wait.${wait.kind}`)), badge(t("chat.wait.waiting"), "wait"));
-    const from = wait.server && wait.kind !== "question" ? h("p", { class: "faint small" }, t("chat.wait.from"), " ", h("code", {}, wait.server), wait.toolName && [" › ", h("code", {}, wait.toolName)]) : null;
-    const until = wait.expiresAt ? h("p", { class: "faint small" }, t("chat.wait.until", { when: formatDate(wait.expiresAt) })) : null;
+    const head = h(
+      "header",
+      { class: "wait-head" },
+      icon(ICONS[wait.kind] ?? "wait", 18),
+      h("h2", { class: "wrap grow wait-title", dir: "auto" }, inWords(wait.title) || t(`chat.wait.${wait.kind}`)),
+      badge(t("chat.wait.waiting"), "wait"),
+    );
+    const from =
+      wait.server && wait.kind !== "question"
+        ? h(
+            "p",
+            { class: "faint small" },
+            t("chat.wait.from"),
+            " ",
+            h("code", {}, wait.server),
+            wait.toolName && [" › ", h("code", {}, wait.toolName)],
+          )
+        : null;
+    const until = wait.expiresAt
+      ? h("p", { class: "faint small" }, t("chat.wait.until", { when: formatDate(wait.expiresAt) }))
+      : null;
     const warning = wait.warning ? notice("warn", h("p", {}, inWords(wait.warning))) : null;
-    const message = wait.message ? h("p", { class: "plain", dir: "auto" }, wait.kind === "question" ? wait.message : inWords(wait.message)) : null;
-    replace(this.element, head, from, message, warning, mine ? this[`_${wait.kind}`]?.(wait) : h("p", { class: "soft" }, t("chat.wait.adminOnly")), until);
+    const message = wait.message
+      ? h("p", { class: "plain", dir: "auto" }, wait.kind === "question" ? wait.message : inWords(wait.message))
+      : null;
+    replace(
+      this.element,
+      head,
+      from,
+      message,
+      warning,
+      mine ? this[`_${wait.kind}`]?.(wait) : h("p", { class: "soft" }, t("chat.wait.adminOnly")),
+      until,
+    );
   }
 
   async #send(action, content, problem) {
@@ -63,7 +100,8 @@ export class WaitCard {
   #buttons({ accept, content = () => undefined, decline = t("chat.wait.decline"), hasReason = true, extra }) {
     const problem = h("p", { class: "field-error", role: "alert", hidden: true });
     const reason = input({ placeholder: t("chat.wait.reason"), "aria-label": t("chat.wait.reason"), maxlength: 500 });
-    const refuse = () => this.#send("decline", reason.value.trim() ? { reason: reason.value.trim() } : undefined, problem);
+    const refuse = () =>
+      this.#send("decline", reason.value.trim() ? { reason: reason.value.trim() } : undefined, problem);
     const take = async () => {
       let chosen;
       try {
@@ -75,12 +113,27 @@ export class WaitCard {
       }
       await this.#send("accept", chosen, problem);
     };
-    return [problem, h("div", { class: "row" }, button(accept, { kind: "primary", icon: "check", onclick: take }), extra?.((content) => this.#send("accept", content, problem)), button(decline, { onclick: refuse }), hasReason && h("span", { class: "grow wait-reason" }, reason))];
+    return [
+      problem,
+      h(
+        "div",
+        { class: "row" },
+        button(accept, { kind: "primary", icon: "check", onclick: take }),
+        extra?.((content) => this.#send("accept", content, problem)),
+        button(decline, { onclick: refuse }),
+        hasReason && h("span", { class: "grow wait-reason" }, reason),
+      ),
+    ];
   }
 
   _approval(wait) {
     const written = JSON.stringify(wait.arguments ?? {}, null, 2);
-    const editor = textarea({ class: "input mono", value: written, rows: Math.min(14, written.split("\n").length + 1), spellcheck: false });
+    const editor = textarea({
+      class: "input mono",
+      value: written,
+      rows: Math.min(14, written.split("\n").length + 1),
+      spellcheck: false,
+    });
     const shown = field(t("chat.wait.arguments"), editor, { hint: t("chat.wait.argumentsHint") });
     const read = () => {
       let chosen;
@@ -96,13 +149,37 @@ export class WaitCard {
     const sources = wait.sources ?? [];
     return [
       shown,
-      sources.length > 0 && h("div", { class: "small soft" }, h("p", {}, t("chat.wait.sources")), h("ul", { class: "wait-sources", tabindex: 0 }, sources.map((source) => h("li", { class: "wrap" }, t(`chat.wait.source.${SOURCES.has(source.kind) ? source.kind : "tool"}`, { name: source.name }))))),
+      sources.length > 0 &&
+        h(
+          "div",
+          { class: "small soft" },
+          h("p", {}, t("chat.wait.sources")),
+          h(
+            "ul",
+            { class: "wait-sources", tabindex: 0 },
+            sources.map((source) =>
+              h(
+                "li",
+                { class: "wrap" },
+                t(`chat.wait.source.${SOURCES.has(source.kind) ? source.kind : "tool"}`, { name: source.name }),
+              ),
+            ),
+          ),
+        ),
       this.#buttons({
         accept: t("chat.wait.approve"),
         content: () => read(),
         extra: (send) => [
-          button(t("chat.wait.approveAll"), { title: t("chat.wait.approveAllHint"), onclick: () => this.#approveIn("conversation", read, send) }),
-          this.mayAllowAlways && wait.toolName && button(t("chat.wait.allowAlways"), { title: t("chat.wait.allowAlwaysHint"), onclick: () => this.#approveIn("domain", read, send) }),
+          button(t("chat.wait.approveAll"), {
+            title: t("chat.wait.approveAllHint"),
+            onclick: () => this.#approveIn("conversation", read, send),
+          }),
+          this.mayAllowAlways &&
+            wait.toolName &&
+            button(t("chat.wait.allowAlways"), {
+              title: t("chat.wait.allowAlwaysHint"),
+              onclick: () => this.#approveIn("domain", read, send),
+            }),
         ],
       }),
     ];
@@ -125,7 +202,12 @@ export class WaitCard {
   }
 
   _url(wait) {
-    const link = h("a", { class: "button button-primary", href: wait.url, target: "_blank", rel: "noopener noreferrer" }, icon("link", 16), t("chat.wait.openAddress"));
+    const link = h(
+      "a",
+      { class: "button button-primary", href: wait.url, target: "_blank", rel: "noopener noreferrer" },
+      icon("link", 16),
+      t("chat.wait.openAddress"),
+    );
     return [
       h("p", { class: "wait-address mono wrap" }, wait.url),
       h("div", { class: "row" }, /^https?:/i.test(wait.url ?? "") && link),
@@ -138,7 +220,11 @@ export class WaitCard {
     return [
       h("pre", { class: "mono wrap small" }, JSON.stringify(wait.arguments ?? {}, null, 2)),
       problem,
-      h("div", { class: "row" }, button(t("chat.wait.without"), { onclick: () => this.#send("decline", undefined, problem) })),
+      h(
+        "div",
+        { class: "row" },
+        button(t("chat.wait.without"), { onclick: () => this.#send("decline", undefined, problem) }),
+      ),
     ];
   }
 
@@ -146,7 +232,11 @@ export class WaitCard {
     const name = `question-${wait.waitId}`;
     const options = (wait.options ?? []).map(({ value, title }) => {
       const control = h("input", { type: wait.multiple ? "checkbox" : "radio", name, value, class: "checkbox" });
-      return { value, control, element: h("label", { class: "option" }, control, h("span", { class: "wrap", dir: "auto" }, title ?? value)) };
+      return {
+        value,
+        control,
+        element: h("label", { class: "option" }, control, h("span", { class: "wrap", dir: "auto" }, title ?? value)),
+      };
     });
     const ownAnswer = textarea({ rows: 2, maxlength: 10_000 });
     const content = () => {
@@ -156,7 +246,16 @@ export class WaitCard {
       return { ...(choices.length ? { choices } : {}), ...(text ? { text } : {}) };
     };
     return [
-      options.length > 0 && h("div", { class: "stack-small", role: wait.multiple ? "group" : "radiogroup", "aria-label": wait.title ?? wait.message }, options.map(({ element }) => element)),
+      options.length > 0 &&
+        h(
+          "div",
+          {
+            class: "stack-small",
+            role: wait.multiple ? "group" : "radiogroup",
+            "aria-label": wait.title ?? wait.message,
+          },
+          options.map(({ element }) => element),
+        ),
       field(t(options.length ? "chat.wait.ownAnswer" : "chat.wait.answer"), ownAnswer),
       this.#buttons({ accept: t("chat.wait.submit"), content, decline: t("chat.wait.skip"), hasReason: false }),
     ];
@@ -169,9 +268,15 @@ const ICONS = { approval: "shield", form: "list", url: "key", question: "chat", 
 /** A form made of a flat JSON schema: `{element, read()}`; `read` raises an Error where a field does not fit. */
 export function schemaForm(schema) {
   const required = new Set(schema.required ?? []);
-  const fields = Object.entries(schema.properties ?? {}).map(([name, property]) => schemaField(name, property, required.has(name)));
+  const fields = Object.entries(schema.properties ?? {}).map(([name, property]) =>
+    schemaField(name, property, required.has(name)),
+  );
   return {
-    element: h("div", { class: "stack" }, fields.map(({ element }) => element)),
+    element: h(
+      "div",
+      { class: "stack" },
+      fields.map(({ element }) => element),
+    ),
     read() {
       const values = {};
       let wrong = null;
@@ -195,15 +300,35 @@ function schemaField(name, schema, isRequired) {
   const choices = choicesOf(schema);
   if (schema.type === "boolean") {
     const control = checkbox({ checked: schema.default === true });
-    return { name, label, element: field(label, control, { hint, inline: true }), read: () => ({ value: control.checked }) };
+    return {
+      name,
+      label,
+      element: field(label, control, { hint, inline: true }),
+      read: () => ({ value: control.checked }),
+    };
   }
   if (schema.type === "array") return arrayField(name, label, schema, hint, isRequired);
   if (choices) {
-    const control = select([...(isRequired && schema.default !== undefined ? [] : [["", t("chat.wait.choose")]]), ...choices], { value: schema.default ?? "" });
-    return { name, label, element: field(label, control, { hint }), read: () => (control.value === "" ? missing(isRequired) : { value: control.value }) };
+    const control = select(
+      [...(isRequired && schema.default !== undefined ? [] : [["", t("chat.wait.choose")]]), ...choices],
+      { value: schema.default ?? "" },
+    );
+    return {
+      name,
+      label,
+      element: field(label, control, { hint }),
+      read: () => (control.value === "" ? missing(isRequired) : { value: control.value }),
+    };
   }
   const isNumber = schema.type === "number" || schema.type === "integer";
-  const control = input({ type: isNumber ? "number" : (HTML_TYPES[schema.format] ?? "text"), value: schema.default ?? "", step: schema.type === "integer" ? 1 : isNumber ? "any" : null, min: schema.minimum, max: schema.maximum, maxlength: schema.maxLength });
+  const control = input({
+    type: isNumber ? "number" : (HTML_TYPES[schema.format] ?? "text"),
+    value: schema.default ?? "",
+    step: schema.type === "integer" ? 1 : isNumber ? "any" : null,
+    min: schema.minimum,
+    max: schema.maximum,
+    maxlength: schema.maxLength,
+  });
   const read = () => {
     const text = control.value.trim();
     if (!text) return missing(isRequired);
@@ -220,7 +345,14 @@ function arrayField(name, label, schema, hint, isRequired) {
     return { value, control, element: h("label", { class: "option" }, control, h("span", { class: "wrap" }, title)) };
   });
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
-  const element = h("fieldset", { class: "field fieldset" }, h("legend", {}, label), boxes.map((box) => box.element), hint && h("p", { class: "field-hint" }, hint), problem);
+  const element = h(
+    "fieldset",
+    { class: "field fieldset" },
+    h("legend", {}, label),
+    boxes.map((box) => box.element),
+    hint && h("p", { class: "field-hint" }, hint),
+    problem,
+  );
   element.setError = (text) => {
     problem.textContent = text;
     problem.hidden = !text;
@@ -240,6 +372,7 @@ const missing = (isRequired) => (isRequired ? { problem: t("chat.wait.missing") 
 
 function choicesOf(schema) {
   const listed = schema.oneOf ?? schema.anyOf;
-  if (listed?.every((option) => "const" in option)) return listed.map((option) => [option.const, option.title ?? String(option.const)]);
+  if (listed?.every((option) => "const" in option))
+    return listed.map((option) => [option.const, option.title ?? String(option.const)]);
   return schema.enum?.map((value, at) => [value, schema.enumNames?.[at] ?? String(value)]) ?? null;
 }

@@ -5,7 +5,19 @@ import { h, replace } from "../dom.js";
 import { errorText, loadErrorTexts } from "../errors/text.js";
 import { compareTexts, formatBytes, formatDate, formatNumber, t } from "../i18n.js";
 import { icon } from "../icons.js";
-import { button, doLater, emptyState, input, isDoomed, loadInto, menu, notice, progress, toast, toastError } from "../ui.js";
+import {
+  button,
+  doLater,
+  emptyState,
+  input,
+  isDoomed,
+  loadInto,
+  menu,
+  notice,
+  progress,
+  toast,
+  toastError,
+} from "../ui.js";
 import { labelBadges, openDocument } from "./document.js";
 import { openSources } from "./sources.js";
 import { openStale } from "./stale.js";
@@ -43,9 +55,21 @@ export async function show(panel, { domain, rest, app, place }) {
 
   const sending = h("div", { class: "stack-small" });
   const refused = h("div", { class: "stack-small" });
-  const search = input({ type: "search", class: "input find-input", placeholder: t("documents.find"), "aria-label": t("documents.find"), dataset: { search: "" }, oninput: () => draw() });
+  const search = input({
+    type: "search",
+    class: "input find-input",
+    placeholder: t("documents.find"),
+    "aria-label": t("documents.find"),
+    dataset: { search: "" },
+    oninput: () => draw(),
+  });
   const filters = h("div", { class: "segments", role: "group", "aria-label": t("documents.filter") });
-  const stale = mayChange && button(t("documents.stale"), { icon: "wait", onclick: () => openStale(domain.id, (id) => documents.find((item) => item.id === id), open) });
+  const stale =
+    mayChange &&
+    button(t("documents.stale"), {
+      icon: "wait",
+      onclick: () => openStale(domain.id, (id) => documents.find((item) => item.id === id), open),
+    });
   const tools = h("div", { class: "row row-apart" }, filters, search, stale);
   const sources = () => button(t("sources.title"), { icon: "retry", onclick: () => openSources(domain, () => poll()) });
   const list = h("div", {});
@@ -78,7 +102,11 @@ export async function show(panel, { domain, rest, app, place }) {
     if (isDrawnLate) return;
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
     replace(list, content());
-    if (focused) [list, filters].map((element) => element.querySelector(`[data-key="${CSS.escape(focused)}"]`)).find(Boolean)?.focus();
+    if (focused)
+      [list, filters]
+        .map((element) => element.querySelector(`[data-key="${CSS.escape(focused)}"]`))
+        .find(Boolean)
+        ?.focus();
   }
 
   function drawFilters() {
@@ -89,7 +117,24 @@ export async function show(panel, { domain, rest, app, place }) {
       filter = name;
       draw();
     };
-    replace(filters, FILTERS.filter((name) => name === "all" || counts[name]).map((name) => h("button", { type: "button", class: "segment", "aria-pressed": String(name === filter), dataset: { key: `filter-${name}` }, onclick: choose(name) }, t(`documents.filter.${name}`), " ", h("span", { class: "segment-count" }, formatNumber(counts[name])))));
+    replace(
+      filters,
+      FILTERS.filter((name) => name === "all" || counts[name]).map((name) =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: "segment",
+            "aria-pressed": String(name === filter),
+            dataset: { key: `filter-${name}` },
+            onclick: choose(name),
+          },
+          t(`documents.filter.${name}`),
+          " ",
+          h("span", { class: "segment-count" }, formatNumber(counts[name])),
+        ),
+      ),
+    );
   }
 
   function content() {
@@ -98,14 +143,29 @@ export async function show(panel, { domain, rest, app, place }) {
     const any = present().length > 0;
     tools.hidden = !any;
     describe(any);
-    if (!any) return emptyState(t("documents.empty"), t(mayChange ? "documents.emptyAdmin" : "documents.emptyMember"), { icon: "page", actions: files ? files.buttons() : [] });
+    if (!any)
+      return emptyState(t("documents.empty"), t(mayChange ? "documents.emptyAdmin" : "documents.emptyMember"), {
+        icon: "page",
+        actions: files ? files.buttons() : [],
+      });
     if (!shown.length) return h("p", { class: "soft", role: "status" }, t("documents.noneFound"));
-    const moreButton = shown.length > shownCount && button(t("documents.more", { count: shown.length - shownCount }), { onclick: () => ((shownCount += SHOWN_AT_ONCE), draw()) });
-    return [h("ul", { class: "documents", "aria-label": t("documents.list") }, shown.slice(0, shownCount).map(row)), moreButton];
+    const moreButton =
+      shown.length > shownCount &&
+      button(t("documents.more", { count: shown.length - shownCount }), {
+        onclick: () => ((shownCount += SHOWN_AT_ONCE), draw()),
+      });
+    return [
+      h("ul", { class: "documents", "aria-label": t("documents.list") }, shown.slice(0, shownCount).map(row)),
+      moreButton,
+    ];
   }
 
   function row(item) {
-    const facts = [item.pageCount && t("documents.pages", { count: item.pageCount }), formatBytes(item.size), formatDate(item.date ?? item.createdAt, { time: false })].filter(Boolean);
+    const facts = [
+      item.pageCount && t("documents.pages", { count: item.pageCount }),
+      formatBytes(item.size),
+      formatDate(item.date ?? item.createdAt, { time: false }),
+    ].filter(Boolean);
     const remedy = item.status === "failed" ? (REMEDIES[item.error?.code] ?? { retry: true }) : null;
     const actions = [
       { label: t("documents.open"), icon: "page", act: () => open(item) },
@@ -115,17 +175,38 @@ export async function show(panel, { domain, rest, app, place }) {
       mayChange && null,
       mayChange && { label: t("documents.delete"), icon: "trash", danger: true, act: () => remove(item) },
     ].filter((action) => action !== false && action !== undefined);
-    const name = h("button", { type: "button", class: "row-name", dir: "auto", dataset: { key: item.id }, onclick: () => open(item) }, item.name);
-    const remedies = mayChange && remedy && [
-      remedy.replace && button(t("documents.replace"), { dataset: { key: `${item.id}-replace` }, onclick: () => replaceFile(item) }),
-      remedy.retry && button(t("documents.retry"), { dataset: { key: `${item.id}-retry` }, onclick: () => retry(item) }),
-    ];
+    const name = h(
+      "button",
+      { type: "button", class: "row-name", dir: "auto", dataset: { key: item.id }, onclick: () => open(item) },
+      item.name,
+    );
+    const remedies = mayChange &&
+      remedy && [
+        remedy.replace &&
+          button(t("documents.replace"), { dataset: { key: `${item.id}-replace` }, onclick: () => replaceFile(item) }),
+        remedy.retry &&
+          button(t("documents.retry"), { dataset: { key: `${item.id}-retry` }, onclick: () => retry(item) }),
+      ];
     return h(
       "li",
       { class: "rows-item document-row" },
-      h("div", { class: "document-name" }, name, h("div", { class: "faint small fact-line" }, facts.map((fact) => h("span", {}, fact)))),
+      h(
+        "div",
+        { class: "document-name" },
+        name,
+        h(
+          "div",
+          { class: "faint small fact-line" },
+          facts.map((fact) => h("span", {}, fact)),
+        ),
+      ),
       stageView(item),
-      h("div", { class: "document-note small soft" }, noteView(item, remedy), remedies && h("div", { class: "row" }, remedies)),
+      h(
+        "div",
+        { class: "document-note small soft" },
+        noteView(item, remedy),
+        remedies && h("div", { class: "row" }, remedies),
+      ),
       h("div", { class: "rows-end" }, labelBadges(item), menu(t("documents.actions", { name: item.name }), actions)),
     );
   }
@@ -137,7 +218,12 @@ export async function show(panel, { domain, rest, app, place }) {
     const request = (loads += 1);
     const [{ items }] = await Promise.all([api("GET", base), loadErrorTexts()]);
     if (request !== loads) return documents;
-    documents = items.sort((first, second) => urgency(first) - urgency(second) || second.createdAt.localeCompare(first.createdAt) || compareTexts(first.name, second.name));
+    documents = items.sort(
+      (first, second) =>
+        urgency(first) - urgency(second) ||
+        second.createdAt.localeCompare(first.createdAt) ||
+        compareTexts(first.name, second.name),
+    );
     return documents;
   }
 
@@ -170,8 +256,17 @@ export async function show(panel, { domain, rest, app, place }) {
       poll();
     };
     try {
-      const onProgress = (sent, of) => bar.set(sent, of, t("documents.sendingBytes", { count: files.length, sent: formatBytes(sent), of: formatBytes(of) }));
-      const count = await uploadFiles(`/api/domains/${encodeURIComponent(domain.id)}/documents${asQuery({ replace: isReplacing || null })}`, files, { signal: stop.signal, onProgress, onItems });
+      const onProgress = (sent, of) =>
+        bar.set(
+          sent,
+          of,
+          t("documents.sendingBytes", { count: files.length, sent: formatBytes(sent), of: formatBytes(of) }),
+        );
+      const count = await uploadFiles(
+        `/api/domains/${encodeURIComponent(domain.id)}/documents${asQuery({ replace: isReplacing || null })}`,
+        files,
+        { signal: stop.signal, onProgress, onItems },
+      );
       if (stop.signal.aborted) toast(t("documents.stopped", { sent: count, of: files.length }));
       else app.announce(t("documents.sent", { count }));
     } catch (error) {
@@ -203,7 +298,18 @@ export async function show(panel, { domain, rest, app, place }) {
     const box = notice(
       "bad",
       h("p", { class: "strong" }, t("documents.refused", { count: problems.length })),
-      h("ul", { class: "plain-list" }, problems.map(({ name, error }) => h("li", { dir: "auto" }, name && h("span", { class: "strong" }, `${name}: `), errorText(error).replace(`${name}: `, "")))),
+      h(
+        "ul",
+        { class: "plain-list" },
+        problems.map(({ name, error }) =>
+          h(
+            "li",
+            { dir: "auto" },
+            name && h("span", { class: "strong" }, `${name}: `),
+            errorText(error).replace(`${name}: `, ""),
+          ),
+        ),
+      ),
       button(t("documents.understood"), { kind: "quiet", onclick: () => box.remove() }),
     );
     return box;
@@ -260,7 +366,9 @@ async function showModel(line) {
   const { embedder } = await api("GET", "/api/health").catch(() => ({}));
   if (!embedder?.name) return;
   const { name, readsTokens } = embedder;
-  line.textContent = readsTokens ? t("documents.modelWindows", { name, count: readsTokens }) : t("documents.model", { name });
+  line.textContent = readsTokens
+    ? t("documents.modelWindows", { name, count: readsTokens })
+    : t("documents.model", { name });
 }
 
 const isWorking = (item) => !["indexed", "failed"].includes(item.status) || item.denseState === "pending";
@@ -276,25 +384,63 @@ const isUnread = (item) => item.status === "failed" && (item.error?.code ?? "").
 /** Return the word for the stage of a document, and how far reading and indexing are, each from 0 to 1. */
 function stageOf(item) {
   const { scanned = 0, scans, chunks = 0, of } = item.progress;
-  if (item.status === "failed") return { word: t(isUnread(item) ? "documents.state.unread" : "documents.state.failed"), kind: "bad", read: 1, index: isUnread(item) ? 0 : 1 };
-  if (item.status === "indexed" && item.denseState === "pending") return { word: t("documents.state.dense"), kind: "run", read: 1, index: of ? 0.5 + (chunks / of) * 0.5 : 0.8 };
+  if (item.status === "failed")
+    return {
+      word: t(isUnread(item) ? "documents.state.unread" : "documents.state.failed"),
+      kind: "bad",
+      read: 1,
+      index: isUnread(item) ? 0 : 1,
+    };
+  if (item.status === "indexed" && item.denseState === "pending")
+    return { word: t("documents.state.dense"), kind: "run", read: 1, index: of ? 0.5 + (chunks / of) * 0.5 : 0.8 };
   if (item.status === "indexed") return { word: t("documents.state.indexed"), kind: "ok" };
   if (item.status === "queued") return { word: t("documents.state.queued"), kind: "run", read: 0, index: 0 };
-  if (item.status === "parsing") return { word: scans ? t("documents.scanning", { page: Math.min(scanned + 1, scans), of: scans }) : t("documents.state.parsing"), kind: "run", read: scans ? scanned / scans : 0.4, index: 0 };
-  if (item.status === "indexing") return { word: of ? t("documents.stage", { done: chunks, of }) : t("documents.state.indexing"), kind: "run", read: 1, index: of ? chunks / of : 0.1 };
+  if (item.status === "parsing")
+    return {
+      word: scans
+        ? t("documents.scanning", { page: Math.min(scanned + 1, scans), of: scans })
+        : t("documents.state.parsing"),
+      kind: "run",
+      read: scans ? scanned / scans : 0.4,
+      index: 0,
+    };
+  if (item.status === "indexing")
+    return {
+      word: of ? t("documents.stage", { done: chunks, of }) : t("documents.state.indexing"),
+      kind: "run",
+      read: 1,
+      index: of ? chunks / of : 0.1,
+    };
   return { word: t(`documents.state.${item.status}`), kind: "run", read: 0.9, index: 0 };
 }
 
 /** Show the stage: a sign, a word, and while there is more to do the three stages upload, read and index. */
 function stageView(item) {
   const { word, kind, read, index } = stageOf(item);
-  const sign = kind === "run" ? h("span", { class: "spinner", "aria-hidden": "true" }) : icon(kind === "ok" ? "check" : "alert", 16);
+  const sign =
+    kind === "run"
+      ? h("span", { class: "spinner", "aria-hidden": "true" })
+      : icon(kind === "ok" ? "check" : "alert", 16);
   const label = h("span", { class: `state state-${kind}` }, sign, h("span", {}, word));
   if (kind === "ok") return h("div", { class: "document-stage" }, label);
-  const segment = (share, isBad) => h("span", { class: isBad ? "stage-part stage-bad" : "stage-part", style: { "--done": `${Math.round(share * 100)}%` } });
+  const segment = (share, isBad) =>
+    h("span", {
+      class: isBad ? "stage-part stage-bad" : "stage-part",
+      style: { "--done": `${Math.round(share * 100)}%` },
+    });
   const parts = [segment(1), segment(read, isUnread(item)), segment(index, kind === "bad" && !isUnread(item))];
   const done = Math.round(((1 + read + index) / 3) * 100);
-  const bar = kind === "run" ? { role: "progressbar", "aria-label": t("documents.progressOf", { name: item.name }), "aria-valuenow": done, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuetext": word } : { "aria-hidden": "true" };
+  const bar =
+    kind === "run"
+      ? {
+          role: "progressbar",
+          "aria-label": t("documents.progressOf", { name: item.name }),
+          "aria-valuenow": done,
+          "aria-valuemin": 0,
+          "aria-valuemax": 100,
+          "aria-valuetext": word,
+        }
+      : { "aria-hidden": "true" };
   return h("div", { class: "document-stage" }, label, h("div", { class: "stages", ...bar }, parts));
 }
 
@@ -307,19 +453,31 @@ function noteView(item, remedy) {
     const text = errorText(error);
     // The server's own text names the file, which the row does already, and says what helps.
     const hasAdvice = text === error.message && text.startsWith('"');
-    return [line(asSentence(text.replace(/^".{1,210}?" was not read: /, "")), true), remedy.words && !hasAdvice && line(t(`documents.remedy.${remedy.words}`))];
+    return [
+      line(asSentence(text.replace(/^".{1,210}?" was not read: /, "")), true),
+      remedy.words && !hasAdvice && line(t(`documents.remedy.${remedy.words}`)),
+    ];
   }
   const { chunksPerSecond, notes } = item.progress;
-  if (item.status === "indexing" && chunksPerSecond) return line(t("documents.rate", { rate: formatNumber(chunksPerSecond, { maximumFractionDigits: 0 }) }));
+  if (item.status === "indexing" && chunksPerSecond)
+    return line(t("documents.rate", { rate: formatNumber(chunksPerSecond, { maximumFractionDigits: 0 }) }));
   if (item.status === "indexed" && item.denseState === "pending") return line(t("documents.searchable"));
-  return [item.chunkCount > 0 && line(t("documents.chunks", { count: item.chunkCount })), line(linesText(item.contextLines)), line(notes?.[0])];
+  return [
+    item.chunkCount > 0 && line(t("documents.chunks", { count: item.chunkCount })),
+    line(linesText(item.contextLines)),
+    line(notes?.[0]),
+  ];
 }
 
 /** Return how many passages have a context line, and why others have none. */
 function linesText(lines) {
   if (!lines) return "";
   const { made: count, of, failed, reason } = lines;
-  const summary = t(failed > 0 ? "documents.contextLinesFailed" : "documents.contextLines", { made: count, of, failed });
+  const summary = t(failed > 0 ? "documents.contextLinesFailed" : "documents.contextLines", {
+    made: count,
+    of,
+    failed,
+  });
   return reason ? `${summary}: ${reason}` : summary;
 }
 
@@ -336,11 +494,28 @@ function chooseFile() {
 /** Let people add files: with buttons, or by dropping files anywhere on the section. Returns the hidden inputs and a
  * function that makes the buttons. */
 function fileInputs(panel, take) {
-  const files = h("input", { type: "file", multiple: true, class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
-  const folder = h("input", { type: "file", multiple: true, webkitdirectory: "", class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
+  const files = h("input", {
+    type: "file",
+    multiple: true,
+    class: "visually-hidden",
+    tabindex: -1,
+    "aria-hidden": "true",
+  });
+  const folder = h("input", {
+    type: "file",
+    multiple: true,
+    webkitdirectory: "",
+    class: "visually-hidden",
+    tabindex: -1,
+    "aria-hidden": "true",
+  });
   // without the list, the picker offers every file, and the server says which it does not read
   api("GET", "/api/document-formats").then(
-    ({ items }) => (files.accept = items.filter((item) => item.mediaType).map((item) => item.ending).join(",")),
+    ({ items }) =>
+      (files.accept = items
+        .filter((item) => item.mediaType)
+        .map((item) => item.ending)
+        .join(",")),
     () => undefined,
   );
   for (const chooser of [files, folder]) {
@@ -373,6 +548,9 @@ function fileInputs(panel, take) {
       toastError(error);
     }
   };
-  const buttons = () => [button(t("documents.chooseFolder"), { icon: "domain", onclick: () => folder.click() }), button(t("documents.chooseFiles"), { kind: "primary", icon: "upload", onclick: () => files.click() })];
+  const buttons = () => [
+    button(t("documents.chooseFolder"), { icon: "domain", onclick: () => folder.click() }),
+    button(t("documents.chooseFiles"), { kind: "primary", icon: "upload", onclick: () => files.click() }),
+  ];
   return { elements: [files, folder], buttons };
 }

@@ -17,11 +17,14 @@ export async function show(panel, { domain, rest, app, place }) {
 
   /** The questions of the evaluation cases, by the id under which the history has them. */
   let questions = null;
-  const readQuestions = async () => new Map((await api("GET", `${base}/evaluation/cases`)).items.map((change) => [change.id, change.questions.at(-1)]));
+  const readQuestions = async () =>
+    new Map((await api("GET", `${base}/evaluation/cases`)).items.map((change) => [change.id, change.questions.at(-1)]));
   const nameCases = async (changes) => {
-    if (changes.some(({ kind, subject }) => kind === "case" && !questions?.has(subject))) questions = await readQuestions();
+    if (changes.some(({ kind, subject }) => kind === "case" && !questions?.has(subject)))
+      questions = await readQuestions();
   };
-  const nameOf = ({ kind, subject }) => (kind === "case" && questions?.get(subject)) || subject || t(`history.kind.${kind}`);
+  const nameOf = ({ kind, subject }) =>
+    (kind === "case" && questions?.get(subject)) || subject || t(`history.kind.${kind}`);
 
   /** `parts`: a number, or a kind and a subject, each of which may be missing. */
   async function draw(parts = []) {
@@ -48,22 +51,59 @@ export async function show(panel, { domain, rest, app, place }) {
       "aria-label": t("history.kind"),
       onchange: () => app.navigate(which.value ? place.href(which.value) : place.href()),
     });
-    const only = subject && h("p", { class: "row" }, h("span", { class: "soft" }, t("history.subjectOnly")), h("code", { class: "wrap" }, subject), h("a", { href: place.href() }, t("history.showAll")));
+    const only =
+      subject &&
+      h(
+        "p",
+        { class: "row" },
+        h("span", { class: "soft" }, t("history.subjectOnly")),
+        h("code", { class: "wrap" }, subject),
+        h("a", { href: place.href() }, t("history.showAll")),
+      );
     const body = h("div", { class: "stack" });
-    replace(panel, h("div", { class: "stack" }, h("div", { class: "row row-apart" }, h("p", { class: "soft grow" }, t("history.text")), which), only, body));
-    await loadInto(body, () => page(null), (loaded) => {
-      if (!loaded.items.length) return emptyState(t(kind ? "history.noneOf" : "history.none"), t(kind ? "history.noneOfText" : "history.noneText"), { icon: "history" });
-      add(loaded);
-      return [list, moreRow];
-    });
+    replace(
+      panel,
+      h(
+        "div",
+        { class: "stack" },
+        h("div", { class: "row row-apart" }, h("p", { class: "soft grow" }, t("history.text")), which),
+        only,
+        body,
+      ),
+    );
+    await loadInto(
+      body,
+      () => page(null),
+      (loaded) => {
+        if (!loaded.items.length)
+          return emptyState(
+            t(kind ? "history.noneOf" : "history.none"),
+            t(kind ? "history.noneOfText" : "history.noneText"),
+            { icon: "history" },
+          );
+        add(loaded);
+        return [list, moreRow];
+      },
+    );
   }
 
   function row(change) {
     return h(
       "li",
       { class: "rows-item" },
-      h("div", { class: "grow" }, h("a", { class: "row-name", dir: "auto", href: place.href(String(change.n)) }, nameOf(change)), madeBy(change)),
-      h("div", { class: "rows-end" }, change.gone && badge(t("history.gone"), "bad"), change.redacted && badge(t("history.redacted"), "wait"), badge(t(`history.kind.${change.kind}`))),
+      h(
+        "div",
+        { class: "grow" },
+        h("a", { class: "row-name", dir: "auto", href: place.href(String(change.n)) }, nameOf(change)),
+        madeBy(change),
+      ),
+      h(
+        "div",
+        { class: "rows-end" },
+        change.gone && badge(t("history.gone"), "bad"),
+        change.redacted && badge(t("history.redacted"), "wait"),
+        badge(t(`history.kind.${change.kind}`)),
+      ),
     );
   }
 
@@ -71,7 +111,11 @@ export async function show(panel, { domain, rest, app, place }) {
     const back = h("a", { class: "quiet-link small", href: place.href() }, t("history.back"));
     const body = h("div", { class: "stack" });
     replace(panel, h("div", { class: "stack" }, back, body));
-    await loadInto(body, () => readChange(n), ({ change, newest, would }) => changeView(change, newest, would));
+    await loadInto(
+      body,
+      () => readChange(n),
+      ({ change, newest, would }) => changeView(change, newest, would),
+    );
   }
 
   /** A change, the newest one of the same thing, and how this differs from that: what restoring would do. */
@@ -79,18 +123,31 @@ export async function show(panel, { domain, rest, app, place }) {
     const change = await api("GET", `${base}/history/${n}`);
     await nameCases([change]);
     const newest = await newestOf(change);
-    const would = newest.n === change.n ? null : await api("GET", `${base}/history/${n}`, { query: { against: newest.n } });
+    const would =
+      newest.n === change.n ? null : await api("GET", `${base}/history/${n}`, { query: { against: newest.n } });
     return { change, newest, would };
   }
 
-  const newestOf = async ({ kind, subject }) => (await api("GET", `${base}/history`, { query: { kind, subject, limit: 1 } })).items[0];
+  const newestOf = async ({ kind, subject }) =>
+    (await api("GET", `${base}/history`, { query: { kind, subject, limit: 1 } })).items[0];
 
   function changeView(change, newest, would) {
     const mayRestore = newest.n !== change.n && !change.redacted;
     const head = h(
       "div",
       { class: "row row-apart" },
-      h("div", { class: "stack-small" }, h("h2", { class: "wrap", dir: "auto" }, nameOf(change)), h("p", { class: "row" }, badge(t(`history.kind.${change.kind}`)), madeBy(change), h("span", { class: "faint small" }, t("history.one", { n: change.n })))),
+      h(
+        "div",
+        { class: "stack-small" },
+        h("h2", { class: "wrap", dir: "auto" }, nameOf(change)),
+        h(
+          "p",
+          { class: "row" },
+          badge(t(`history.kind.${change.kind}`)),
+          madeBy(change),
+          h("span", { class: "faint small" }, t("history.one", { n: change.n })),
+        ),
+      ),
       mayRestore && button(t("history.restore"), { kind: "primary", icon: "history", onclick: () => restore(change) }),
     );
     return [
@@ -100,11 +157,22 @@ export async function show(panel, { domain, rest, app, place }) {
       change.gone && notice("info", t("history.goneThen")),
       part(t("history.what"), differenceView(change)),
       would && part(t("history.backWould"), differenceView(would)),
-      change.content !== null && h("details", {}, h("summary", { class: "soft" }, t("history.content")), h("pre", { class: "code-block mono small", dir: "auto", tabindex: 0 }, typeof change.content === "string" ? change.content : JSON.stringify(change.content, null, 2))),
+      change.content !== null &&
+        h(
+          "details",
+          {},
+          h("summary", { class: "soft" }, t("history.content")),
+          h(
+            "pre",
+            { class: "code-block mono small", dir: "auto", tabindex: 0 },
+            typeof change.content === "string" ? change.content : JSON.stringify(change.content, null, 2),
+          ),
+        ),
     ];
   }
 
-  const part = (title, content) => h("section", { class: "stack-small", "aria-label": title }, h("h3", {}, title), content);
+  const part = (title, content) =>
+    h("section", { class: "stack-small", "aria-label": title }, h("h3", {}, title), content);
 
   /** Restore a change; taking that back restores what was there before, which the history has, too. */
   async function restore(change) {
@@ -134,5 +202,10 @@ export async function show(panel, { domain, rest, app, place }) {
 function madeBy({ author, at }) {
   const names = { disk: t("history.author.disk"), system: t("history.author.system"), "": t("history.author.nobody") };
   const who = Object.hasOwn(names, author) ? names[author] : author;
-  return h("span", { class: "fact-line small soft" }, h("span", { class: "wrap", dir: "auto" }, who), h("time", { datetime: at, title: formatDate(at) }, formatAgo(at)));
+  return h(
+    "span",
+    { class: "fact-line small soft" },
+    h("span", { class: "wrap", dir: "auto" }, who),
+    h("time", { datetime: at, title: formatDate(at) }, formatAgo(at)),
+  );
 }

@@ -15,7 +15,11 @@ export function readJson(text) {
     return { value, places: reader.places, error: null };
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
-    return { value: undefined, places: reader.places, error: { ...reader.point(error.at), ...error.facts, code: error.code, start: error.at } };
+    return {
+      value: undefined,
+      places: reader.places,
+      error: { ...reader.point(error.at), ...error.facts, code: error.code, start: error.at },
+    };
   }
 }
 
@@ -60,7 +64,7 @@ class Reader {
 
   point(at) {
     let low = 0;
-    for (let high = this.starts.length; high - low > 1; ) {
+    for (let high = this.starts.length; high - low > 1;) {
       const middle = (low + high) >> 1;
       if (this.starts[middle] <= at) low = middle;
       else high = middle;
@@ -116,7 +120,8 @@ class Reader {
     this.deeper();
     if (this.text[this.at] !== "}") {
       for (;;) {
-        if (this.text[this.at] !== '"') this.fail(this.text[this.at] === "}" ? "comma" : this.text[this.at] === undefined ? "end" : "key");
+        if (this.text[this.at] !== '"')
+          this.fail(this.text[this.at] === "}" ? "comma" : this.text[this.at] === undefined ? "end" : "key");
         const start = this.at;
         const key = this.string();
         if (places.has(key)) this.fail("twice", start, { key });

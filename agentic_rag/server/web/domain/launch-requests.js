@@ -13,7 +13,12 @@ const KINDS = { open: "wait", approved: "wait", installed: "ok", refused: "bad" 
 /** Return the list of a domain's requests. `onchange()` loads it again. */
 export function requestsView(requests, base, onchange) {
   const rows = requests.map((request) => row(request, base, onchange));
-  return h("section", { class: "stack-small", "aria-label": t("servers.requests") }, h("h2", {}, t("servers.requests")), h("ul", { class: "rows" }, rows));
+  return h(
+    "section",
+    { class: "stack-small", "aria-label": t("servers.requests") },
+    h("h2", {}, t("servers.requests")),
+    h("ul", { class: "rows" }, rows),
+  );
 }
 
 function row(request, base, onchange) {

@@ -12,7 +12,8 @@ function diffLines(before, after) {
   let head = 0;
   while (head < a.length && head < b.length && a[head] === b[head]) head += 1;
   let tail = 0;
-  while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail += 1;
+  while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail])
+    tail += 1;
   const same = (text) => ({ kind: "same", text });
   const middle = diffMiddle(a.slice(head, a.length - tail), b.slice(head, b.length - tail));
   return [...a.slice(0, head).map(same), ...middle, ...a.slice(a.length - tail).map(same)];
@@ -26,7 +27,10 @@ function diffMiddle(a, b) {
   const lengths = new Uint32Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i -= 1) {
     for (let j = b.length - 1; j >= 0; j -= 1) {
-      lengths[i * width + j] = a[i] === b[j] ? lengths[(i + 1) * width + j + 1] + 1 : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
+      lengths[i * width + j] =
+        a[i] === b[j]
+          ? lengths[(i + 1) * width + j + 1] + 1
+          : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
     }
   }
   const lines = [];
@@ -36,7 +40,8 @@ function diffMiddle(a, b) {
       lines.push({ kind: "same", text: a[i] });
       i += 1;
       j += 1;
-    } else if (j >= b.length || (i < a.length && lengths[(i + 1) * width + j] >= lengths[i * width + j + 1])) lines.push(less(a[i++]));
+    } else if (j >= b.length || (i < a.length && lengths[(i + 1) * width + j] >= lengths[i * width + j + 1]))
+      lines.push(less(a[i++]));
     else lines.push(skipped(b[j++]));
   }
   return lines;
@@ -47,7 +52,9 @@ const SIGNS = { same: " ", less: "−", more: "+" };
 /** Return an element that shows what changed; `before` null: all of it is new. Long runs without a change are cut. */
 export function diffView(before, after, { around = 3 } = {}) {
   const lines = before === null ? after.split("\n").map((text) => ({ kind: "more", text })) : diffLines(before, after);
-  const near = lines.map((_, at) => lines.slice(Math.max(0, at - around), at + around + 1).some((line) => line.kind !== "same"));
+  const near = lines.map((_, at) =>
+    lines.slice(Math.max(0, at - around), at + around + 1).some((line) => line.kind !== "same"),
+  );
   const shown = [];
   lines.forEach((line, at) => {
     if (near[at]) shown.push(lineView(line));
@@ -73,5 +80,10 @@ export function unifiedView(text) {
 function lineView({ kind, text }) {
   const line = h("span", { class: "diff-text" }, text || " ");
   const content = kind === "same" ? line : h(kind === "less" ? "del" : "ins", {}, line);
-  return h("div", { class: `diff-line diff-${kind}` }, h("span", { class: "diff-sign", "aria-hidden": "true" }, SIGNS[kind]), content);
+  return h(
+    "div",
+    { class: `diff-line diff-${kind}` },
+    h("span", { class: "diff-sign", "aria-hidden": "true" }, SIGNS[kind]),
+    content,
+  );
 }

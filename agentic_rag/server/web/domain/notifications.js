@@ -8,7 +8,16 @@ import { showSchedules } from "../notifications/schedules.js";
 export async function show(panel, { domain, app }) {
   const endpoints = h("section", { class: "stack" });
   const schedules = h("section", { class: "stack" });
-  panel.append(h("div", { class: "stack" }, h("h2", {}, t("notifications.endpoints")), endpoints, h("h2", {}, t("notifications.schedules")), schedules));
+  panel.append(
+    h(
+      "div",
+      { class: "stack" },
+      h("h2", {}, t("notifications.endpoints")),
+      endpoints,
+      h("h2", {}, t("notifications.schedules")),
+      schedules,
+    ),
+  );
   const lists = await Promise.allSettled([
     showEndpoints(endpoints, { base: `/api/domains/${encodeURIComponent(domain.id)}/endpoints`, app }),
     showSchedules(schedules, { domain }),

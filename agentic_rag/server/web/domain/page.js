@@ -9,19 +9,110 @@ import { button, checkbox, emptyState, field, input, menu, openDialog, skeleton 
 
 /** The sections in the order of the navigation. `allow`: the least grant; `words`: the sections of the languages. */
 const SECTIONS = [
-  { key: "documents", group: "content", icon: "page", allow: "member", words: ["documents", "sources", "operator"], load: lazily((again) => import(`./documents.js${again}`)) },
-  { key: "search", group: "content", icon: "search", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./search.js${again}`)) },
-  { key: "evaluation", group: "content", icon: "chart", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./evaluation.js${again}`)) },
-  { key: "prompt", group: "behaviour", icon: "edit", allow: "author", words: ["settings"], load: lazily((again) => import(`./prompt.js${again}`)) },
-  { key: "roles", group: "behaviour", icon: "person", allow: "author", words: ["roles", "settings"], load: lazily((again) => import(`../roles/roles.js${again}`)) },
-  { key: "memory", group: "behaviour", icon: "thought", allow: "member", words: ["roles"], load: lazily((again) => import(`../roles/memory.js${again}`)) },
-  { key: "servers", group: "behaviour", icon: "server", allow: "admin", words: ["servers", "settings"], load: lazily((again) => import(`./servers.js${again}`)) },
-  { key: "settings", group: "behaviour", icon: "operator", allow: "admin", words: ["settings"], load: lazily((again) => import(`./settings.js${again}`)) },
-  { key: "notifications", group: "behaviour", icon: "wait", allow: "admin", words: ["notifications", "operator"], load: lazily((again) => import(`./notifications.js${again}`)) },
-  { key: "answers", group: "record", icon: "chat", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./answers.js${again}`)) },
-  { key: "feedback", group: "record", icon: "thumb-up", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./feedback.js${again}`)) },
-  { key: "history", group: "record", icon: "history", allow: "author", words: ["history"], load: lazily((again) => import(`./history.js${again}`)) },
-  { key: "usage", group: "record", icon: "list", allow: "admin", words: ["usage"], load: lazily((again) => import(`./usage.js${again}`)) },
+  {
+    key: "documents",
+    group: "content",
+    icon: "page",
+    allow: "member",
+    words: ["documents", "sources", "operator"],
+    load: lazily((again) => import(`./documents.js${again}`)),
+  },
+  {
+    key: "search",
+    group: "content",
+    icon: "search",
+    allow: "admin",
+    words: ["retrieval", "documents"],
+    load: lazily((again) => import(`./search.js${again}`)),
+  },
+  {
+    key: "evaluation",
+    group: "content",
+    icon: "chart",
+    allow: "admin",
+    words: ["evaluation"],
+    load: lazily((again) => import(`./evaluation.js${again}`)),
+  },
+  {
+    key: "prompt",
+    group: "behaviour",
+    icon: "edit",
+    allow: "author",
+    words: ["settings"],
+    load: lazily((again) => import(`./prompt.js${again}`)),
+  },
+  {
+    key: "roles",
+    group: "behaviour",
+    icon: "person",
+    allow: "author",
+    words: ["roles", "settings"],
+    load: lazily((again) => import(`../roles/roles.js${again}`)),
+  },
+  {
+    key: "memory",
+    group: "behaviour",
+    icon: "thought",
+    allow: "member",
+    words: ["roles"],
+    load: lazily((again) => import(`../roles/memory.js${again}`)),
+  },
+  {
+    key: "servers",
+    group: "behaviour",
+    icon: "server",
+    allow: "admin",
+    words: ["servers", "settings"],
+    load: lazily((again) => import(`./servers.js${again}`)),
+  },
+  {
+    key: "settings",
+    group: "behaviour",
+    icon: "operator",
+    allow: "admin",
+    words: ["settings"],
+    load: lazily((again) => import(`./settings.js${again}`)),
+  },
+  {
+    key: "notifications",
+    group: "behaviour",
+    icon: "wait",
+    allow: "admin",
+    words: ["notifications", "operator"],
+    load: lazily((again) => import(`./notifications.js${again}`)),
+  },
+  {
+    key: "answers",
+    group: "record",
+    icon: "chat",
+    allow: "admin",
+    words: ["retrieval", "documents"],
+    load: lazily((again) => import(`./answers.js${again}`)),
+  },
+  {
+    key: "feedback",
+    group: "record",
+    icon: "thumb-up",
+    allow: "admin",
+    words: ["evaluation"],
+    load: lazily((again) => import(`./feedback.js${again}`)),
+  },
+  {
+    key: "history",
+    group: "record",
+    icon: "history",
+    allow: "author",
+    words: ["history"],
+    load: lazily((again) => import(`./history.js${again}`)),
+  },
+  {
+    key: "usage",
+    group: "record",
+    icon: "list",
+    allow: "admin",
+    words: ["usage"],
+    load: lazily((again) => import(`./usage.js${again}`)),
+  },
 ];
 const GROUPS = ["content", "behaviour", "record"];
 
@@ -68,7 +159,12 @@ export async function show(main, { params, app }) {
       const fresh = h("div", { class: `domain-panel panel-${chosen.key}` });
       panel.replaceWith(fresh);
       panel = fresh;
-      const left = await module.show(panel, { domain, rest: rest ?? [], app, place: placeOf(domain, chosen.key, ownTurn) });
+      const left = await module.show(panel, {
+        domain,
+        rest: rest ?? [],
+        app,
+        place: placeOf(domain, chosen.key, ownTurn),
+      });
       const ends = typeof left === "function" ? { leave: left } : (left ?? {});
       if (ownTurn !== turn) return ends.leave?.();
       Object.assign(shown, { key: chosen.key, leave: ends.leave ?? null, update: ends.update ?? null });
@@ -76,7 +172,13 @@ export async function show(main, { params, app }) {
       if (ownTurn !== turn) return undefined;
       if (!error.code) console.error(error);
       const again = button(t("shell.tryAgain"), { icon: "retry", onclick: () => draw(asked) });
-      replace(panel, emptyState(t("shell.notLoaded"), error.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again] }));
+      replace(
+        panel,
+        emptyState(t("shell.notLoaded"), error.code ? error.message : t("shell.failed"), {
+          icon: "alert",
+          actions: [again],
+        }),
+      );
     }
     return undefined;
   }
@@ -85,7 +187,8 @@ export async function show(main, { params, app }) {
    * them late, when the reader is in another section or domain (`own` is no longer the turn): these keep their title. */
   function placeOf({ id }, key, ownTurn) {
     return {
-      href: (...parts) => ["#/domains", id, key, ...parts].map((part, at) => (at ? encodeURIComponent(part) : part)).join("/"),
+      href: (...parts) =>
+        ["#/domains", id, key, ...parts].map((part, at) => (at ? encodeURIComponent(part) : part)).join("/"),
       /** Show a line below the title and buttons beside it. */
       describe: (text, ...actions) => ownTurn === turn && drawTitle(key, text, actions),
       /** Return a link to the domain's chat, for a section that has nothing to show before the first question. */
@@ -98,7 +201,8 @@ export async function show(main, { params, app }) {
         drawHead(domain, sectionsOf(id), asked.tab ?? "documents");
       },
       /** Load the section again if the reader is in it, wherever in the console that was asked for. */
-      reload: () => (asked.domain === id && (asked.tab ?? "documents") === key && main.isConnected ? reload() : undefined),
+      reload: () =>
+        asked.domain === id && (asked.tab ?? "documents") === key && main.isConnected ? reload() : undefined,
     };
   }
 
@@ -111,21 +215,56 @@ export async function show(main, { params, app }) {
   const sectionsOf = (id) => SECTIONS.filter((section) => app.can(id, section.allow));
 
   function drawTitle(key, text = "", actions = []) {
-    replace(title, key && h("div", { class: "section-words" }, h("h2", { class: "section-title" }, t(`domain.tab.${key}`)), text && h("p", { class: "soft" }, text)), actions.length > 0 && h("div", { class: "row" }, actions));
+    replace(
+      title,
+      key &&
+        h(
+          "div",
+          { class: "section-words" },
+          h("h2", { class: "section-title" }, t(`domain.tab.${key}`)),
+          text && h("p", { class: "soft" }, text),
+        ),
+      actions.length > 0 && h("div", { class: "row" }, actions),
+    );
   }
 
   function drawHead(domain, sections, current) {
     app.setTitle(current && t(`domain.tab.${current}`), domain.name);
     const actions = [
-      app.can(domain.id, "admin") && { label: t("domain.export"), icon: "download", act: async () => (await import("./bundles.js")).openExport(domain) },
+      app.can(domain.id, "admin") && {
+        label: t("domain.export"),
+        icon: "download",
+        act: async () => (await import("./bundles.js")).openExport(domain),
+      },
       app.can(domain.id, "admin") && { label: t("domain.importOver"), icon: "upload", act: () => importOver(domain) },
-      app.user.operator && { label: t("domain.delete"), icon: "trash", danger: true, act: () => deleteDomain(app, domain) },
+      app.user.operator && {
+        label: t("domain.delete"),
+        icon: "trash",
+        danger: true,
+        act: () => deleteDomain(app, domain),
+      },
     ].filter(Boolean);
     const nav = sectionLinks(domain, sections, current);
-    const opener = h("button", { type: "button", class: "button section-opener", popovertarget: nav.id, "aria-haspopup": "true" }, icon("menu"), h("span", {}, current ? t(`domain.tab.${current}`) : t("domain.tabs")), icon("down", 16));
-    const list = h("nav", { class: "small", "aria-label": t("domain.where") }, h("a", { class: "quiet-link", href: "#/domains" }, t("domain.title")));
+    const opener = h(
+      "button",
+      { type: "button", class: "button section-opener", popovertarget: nav.id, "aria-haspopup": "true" },
+      icon("menu"),
+      h("span", {}, current ? t(`domain.tab.${current}`) : t("domain.tabs")),
+      icon("down", 16),
+    );
+    const list = h(
+      "nav",
+      { class: "small", "aria-label": t("domain.where") },
+      h("a", { class: "quiet-link", href: "#/domains" }, t("domain.title")),
+    );
     const name = h("h1", { class: "domain-name wrap", dir: "auto" }, domain.name);
-    replace(head, list, h("div", { class: "domain-names" }, name, actions.length > 0 && menu(t("domain.more"), actions)), opener, nav);
+    replace(
+      head,
+      list,
+      h("div", { class: "domain-names" }, name, actions.length > 0 && menu(t("domain.more"), actions)),
+      opener,
+      nav,
+    );
   }
 
   /** What is shown is read anew once a bundle came over it; a reader who has gone on stays where they are. */
@@ -149,22 +288,47 @@ export async function show(main, { params, app }) {
 /** The links to the sections in their groups: a column beside the section, and where that is too narrow, a popover. */
 function sectionLinks(domain, sections, current) {
   const address = encodeURIComponent(domain.id);
-  const link = (href, name, words, attributes = {}) => h("a", { class: "section-link", href, ...attributes }, icon(name, 16), h("span", {}, words));
+  const link = (href, name, words, attributes = {}) =>
+    h("a", { class: "section-link", href, ...attributes }, icon(name, 16), h("span", {}, words));
   const groups = GROUPS.map((group) => {
     const members = sections.filter((section) => section.group === group);
     if (!members.length) return null;
     const heading = newId("group");
-    const links = members.map((section) => h("li", {}, link(`#/domains/${address}/${section.key}`, section.icon, t(`domain.tab.${section.key}`), { "aria-current": section.key === current ? "page" : null })));
-    return h("div", { class: "section-group" }, h("p", { class: "section-group-name", id: heading }, t(`domain.group.${group}`)), h("ul", { "aria-labelledby": heading }, links));
+    const links = members.map((section) =>
+      h(
+        "li",
+        {},
+        link(`#/domains/${address}/${section.key}`, section.icon, t(`domain.tab.${section.key}`), {
+          "aria-current": section.key === current ? "page" : null,
+        }),
+      ),
+    );
+    return h(
+      "div",
+      { class: "section-group" },
+      h("p", { class: "section-group-name", id: heading }, t(`domain.group.${group}`)),
+      h("ul", { "aria-labelledby": heading }, links),
+    );
   });
-  const nav = h("nav", { class: "section-nav", id: newId("sections"), popover: "auto", "aria-label": t("domain.tabs") }, link(`#/chat/${address}`, "chat", t("domain.chat")), groups);
-  nav.addEventListener("click", (event) => event.target.closest("a") && nav.matches(":popover-open") && nav.hidePopover());
+  const nav = h(
+    "nav",
+    { class: "section-nav", id: newId("sections"), popover: "auto", "aria-label": t("domain.tabs") },
+    link(`#/chat/${address}`, "chat", t("domain.chat")),
+    groups,
+  );
+  nav.addEventListener(
+    "click",
+    (event) => event.target.closest("a") && nav.matches(":popover-open") && nav.hidePopover(),
+  );
   return nav;
 }
 
 function cannotShow(error) {
   const back = h("a", { class: "button", href: "#/domains" }, t("domain.toList"));
-  return emptyState(t("shell.notLoaded"), error.code ? error.message : t("shell.failed"), { icon: "alert", actions: [back] });
+  return emptyState(t("shell.notLoaded"), error.code ? error.message : t("shell.failed"), {
+    icon: "alert",
+    actions: [back],
+  });
 }
 
 async function deleteDomain(app, domain) {
@@ -179,7 +343,9 @@ async function deleteDomain(app, domain) {
   remove.addEventListener("click", async () => {
     remove.disabled = true;
     try {
-      await api("DELETE", `/api/domains/${encodeURIComponent(domain.id)}`, { query: { workspace: folder.control.checked || null } });
+      await api("DELETE", `/api/domains/${encodeURIComponent(domain.id)}`, {
+        query: { workspace: folder.control.checked || null },
+      });
       if (dialog.close(true)) app.navigate("#/domains");
       await app.domains({ again: true });
     } catch (error) {

@@ -25,7 +25,9 @@ export async function show(panel, { domain, rest, app, place }) {
   const withDraft = (file) => ({ ...file, text: file.content ?? "", ...draftOf(file.name).read() });
   const byName = (first, second) => compareTexts(first.name, second.name);
   const stored = await read();
-  const unsaved = draftsUnder(prefix).filter((name) => !isDoomed(addressOf(name)) && !stored.some((file) => file.name === name));
+  const unsaved = draftsUnder(prefix).filter(
+    (name) => !isDoomed(addressOf(name)) && !stored.some((file) => file.name === name),
+  );
   let files = [...stored, ...unsaved.map((name) => ({ name, content: null, version: "" }))].map(withDraft).sort(byName);
   let open = null;
   let others = null;
@@ -34,7 +36,19 @@ export async function show(panel, { domain, rest, app, place }) {
   const keep = (file) => draftOf(file.name).write(isChanged(file) ? { text: file.text, version: file.version } : null);
 
   function drawList() {
-    const links = files.map((file) => h("a", { class: "side-link", href: place.href(file.name), "aria-current": file.name === open?.name ? "page" : null }, h("span", { class: "clip mono small" }, file.name), isChanged(file) && h("span", { class: "dot", title: t("settings.notSaved") }, h("span", { class: "visually-hidden" }, t("settings.notSaved")))));
+    const links = files.map((file) =>
+      h(
+        "a",
+        { class: "side-link", href: place.href(file.name), "aria-current": file.name === open?.name ? "page" : null },
+        h("span", { class: "clip mono small" }, file.name),
+        isChanged(file) &&
+          h(
+            "span",
+            { class: "dot", title: t("settings.notSaved") },
+            h("span", { class: "visually-hidden" }, t("settings.notSaved")),
+          ),
+      ),
+    );
     replace(list, links, files.length > 0 && button(t("settings.newComponent"), { icon: "add", onclick: create }));
     list.hidden = !files.length;
   }
@@ -51,7 +65,10 @@ export async function show(panel, { domain, rest, app, place }) {
     drawList();
     if (!open) {
       const start = button(t("settings.newComponent"), { kind: "primary", icon: "add", onclick: create });
-      return replace(editor, emptyState(t("settings.noComponents"), t("settings.noComponentsText"), { icon: "page", actions: [start] }));
+      return replace(
+        editor,
+        emptyState(t("settings.noComponents"), t("settings.noComponentsText"), { icon: "page", actions: [start] }),
+      );
     }
     const file = open;
     const notices = h("div", {});
@@ -64,15 +81,45 @@ export async function show(panel, { domain, rest, app, place }) {
         mark();
       },
     });
-    const save = button(t("settings.save"), { kind: "primary", onclick: () => store(file).finally(() => queueMicrotask(mark)) });
+    const save = button(t("settings.save"), {
+      kind: "primary",
+      onclick: () => store(file).finally(() => queueMicrotask(mark)),
+    });
     const mark = () => {
       save.disabled = file.text === file.content;
       drawList();
       preview.update(asDraft());
     };
-    others = editing(`prompt.${domain.id}.${file.name}`, () => replace(notices, notice("warn", t("settings.otherTab"))));
+    others = editing(`prompt.${domain.id}.${file.name}`, () =>
+      replace(notices, notice("warn", t("settings.otherTab"))),
+    );
     others.onSaved(() => replace(notices, notice("warn", t("settings.savedElsewhere"))));
-    replace(editor, h("div", { class: "stack-small" }, notices, h("div", { class: "row row-apart" }, h("h2", { class: "mono wrap" }, file.name), h("div", { class: "row" }, h("a", { class: "button button-quiet", href: historyOf(domain.id, "prompt", file.name) }, t("settings.history")), button(t("settings.removeComponent"), { kind: "quiet", icon: "trash", onclick: () => remove(file) }), save)), source, h("p", { class: "faint small" }, t("settings.componentHint"))));
+    replace(
+      editor,
+      h(
+        "div",
+        { class: "stack-small" },
+        notices,
+        h(
+          "div",
+          { class: "row row-apart" },
+          h("h2", { class: "mono wrap" }, file.name),
+          h(
+            "div",
+            { class: "row" },
+            h(
+              "a",
+              { class: "button button-quiet", href: historyOf(domain.id, "prompt", file.name) },
+              t("settings.history"),
+            ),
+            button(t("settings.removeComponent"), { kind: "quiet", icon: "trash", onclick: () => remove(file) }),
+            save,
+          ),
+        ),
+        source,
+        h("p", { class: "faint small" }, t("settings.componentHint")),
+      ),
+    );
     save.disabled = file.text === file.content;
     return undefined;
   }
@@ -96,8 +143,14 @@ export async function show(panel, { domain, rest, app, place }) {
   async function settle(file) {
     const theirs = (await read()).find((stored) => stored.name === file.name) ?? { content: null, version: "" };
     if (!panel.isConnected) return undefined; // what is typed is kept as a draft
-    const build = () => [h("p", {}, t(theirs.version ? "settings.componentConflict" : "settings.componentGone")), diffView(theirs.content ?? "", file.text)];
-    const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
+    const build = () => [
+      h("p", {}, t(theirs.version ? "settings.componentConflict" : "settings.componentGone")),
+      diffView(theirs.content ?? "", file.text),
+    ];
+    const actions = (close) => [
+      button(t("settings.takeTheirs"), { onclick: () => close("theirs") }),
+      button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") }),
+    ];
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
     if (!chosen) return undefined;
     Object.assign(file, { content: theirs.content, version: theirs.version });
@@ -125,7 +178,9 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   async function create() {
-    const name = field(t("settings.componentName"), input({ placeholder: "10-house-rules.md", dir: "ltr" }), { hint: t("settings.componentNameHint") });
+    const name = field(t("settings.componentName"), input({ placeholder: "10-house-rules.md", dir: "ltr" }), {
+      hint: t("settings.componentNameHint"),
+    });
     const make = (close) => {
       const typed = name.control.value.trim();
       const wanted = typed.endsWith(".md") ? typed : `${typed}.md`;
@@ -133,7 +188,10 @@ export async function show(panel, { domain, rest, app, place }) {
       if (files.some((file) => file.name === wanted)) return name.refuse(t("settings.componentTwice"));
       return close(wanted);
     };
-    const actions = (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("settings.make"), { kind: "primary", onclick: () => make(close) })];
+    const actions = (close) => [
+      button(t("shell.cancel"), { onclick: () => close() }),
+      button(t("settings.make"), { kind: "primary", onclick: () => make(close) }),
+    ];
     const wanted = await openDialog(t("settings.newComponent"), { build: () => name, actions }).closed;
     if (!wanted) return;
     files = [...files, { name: wanted, content: null, version: "", text: "" }].sort(byName);
@@ -141,7 +199,15 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   drawEditor(rest[0]);
-  replace(panel, h("div", { class: "beside" }, h("div", { class: "with-list" }, list, editor), h("aside", { class: "beside-end" }, preview)));
+  replace(
+    panel,
+    h(
+      "div",
+      { class: "beside" },
+      h("div", { class: "with-list" }, list, editor),
+      h("aside", { class: "beside-end" }, preview),
+    ),
+  );
   preview.update(asDraft());
   return {
     update: (parts) => drawEditor(parts?.[0]),

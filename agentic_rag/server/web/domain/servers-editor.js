@@ -16,7 +16,12 @@ const SHOWN = new Set(["origin", "readOnly"]);
 /** Return the entries that are the domain's own, as they are pasted. */
 function ownEntries(domain) {
   const entries = Object.entries(domain.settings.mcpServers ?? {}).filter(([, entry]) => entry.origin === "user");
-  return Object.fromEntries(entries.map(([name, entry]) => [name, Object.fromEntries(Object.entries(entry).filter(([key]) => !SHOWN.has(key)))]));
+  return Object.fromEntries(
+    entries.map(([name, entry]) => [
+      name,
+      Object.fromEntries(Object.entries(entry).filter(([key]) => !SHOWN.has(key))),
+    ]),
+  );
 }
 
 const asText = (entries) => JSON.stringify({ mcpServers: entries }, null, 2);
@@ -30,7 +35,11 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
   const before = typed.read();
   const notices = h("div", { class: "stack-small" });
   const result = h("div", { class: "stack-small", "aria-live": "polite" });
-  const source = sourceEditor(t("servers.json"), { value: before?.text ?? storedText, rows: 14, oninput: (text) => (keep(text), later()) });
+  const source = sourceEditor(t("servers.json"), {
+    value: before?.text ?? storedText,
+    rows: 14,
+    oninput: (text) => (keep(text), later()),
+  });
   const test = button(t("servers.test"), { icon: "tool", onclick: () => tryOut() });
   const save = button(t("settings.save"), { kind: "primary", onclick: () => store() });
   const discard = button(t("settings.discard"), { onclick: () => undo() });
@@ -76,7 +85,17 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
     });
     source.setMarks(marks);
     if (!changes.length) return null;
-    return notice("info", h("p", { class: "strong" }, t("servers.changes", { count: changes.length })), h("ul", { class: "plain-list" }, changes.map((change) => h("li", {}, h("code", {}, change.path.replace(/^(settings\.)?mcpServers\./, "")), ` ${change.text}`))));
+    return notice(
+      "info",
+      h("p", { class: "strong" }, t("servers.changes", { count: changes.length })),
+      h(
+        "ul",
+        { class: "plain-list" },
+        changes.map((change) =>
+          h("li", {}, h("code", {}, change.path.replace(/^(settings\.)?mcpServers\./, "")), ` ${change.text}`),
+        ),
+      ),
+    );
   }
 
   function refuse(error, parsed) {
@@ -105,7 +124,10 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
       h("p", { class: "strong" }, t("servers.notAllowed")),
       h("p", {}, error.details.reason ?? error.message),
       command && h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, command),
-      allow && [h("p", {}, t("servers.allowHow")), h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, allow)],
+      allow && [
+        h("p", {}, t("servers.allowHow")),
+        h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, allow),
+      ],
       request && button(t("servers.request"), { kind: "primary", icon: "send", onclick: ask }),
     );
   }
@@ -117,7 +139,14 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
     replace(result, notice("info", t("servers.testing")));
     try {
       const trial = await api("POST", `${base}/mcp-servers/test`, { body: { mcpServers: documentOf(parsed) } });
-      const cards = trial.items.map((item) => h("section", { class: "card stack-small", "aria-label": item.name }, h("h3", { class: "wrap" }, item.name), connectionView(item)));
+      const cards = trial.items.map((item) =>
+        h(
+          "section",
+          { class: "card stack-small", "aria-label": item.name },
+          h("h3", { class: "wrap" }, item.name),
+          connectionView(item),
+        ),
+      );
       replace(result, notes(trial, parsed.places), cards);
       result.scrollIntoView({ block: "nearest" });
     } catch (error) {
@@ -132,7 +161,10 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
     if (!parsed) return source.area.focus();
     const sent = source.value;
     try {
-      const saved = await api("PUT", base, { body: { settings: { mcpServers: documentOf(parsed) } }, ifMatch: version });
+      const saved = await api("PUT", base, {
+        body: { settings: { mcpServers: documentOf(parsed) } },
+        ifMatch: version,
+      });
       stored = { ...stored, ...saved };
       storedText = asText(ownEntries(stored));
       const typedOn = source.value !== sent;
@@ -156,7 +188,10 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
     const text = asText(ownEntries(theirs));
     if (text === storedText) return await store(theirs.version); // other settings than these
     if (!source.isConnected) return undefined; // what is typed is kept as a draft
-    const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
+    const actions = (close) => [
+      button(t("settings.takeTheirs"), { onclick: () => close("theirs") }),
+      button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") }),
+    ];
     const build = () => [h("p", {}, t("servers.conflictText")), diffView(text, source.value)];
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
     if (!chosen) return undefined;
@@ -192,13 +227,19 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
 
   const others = editing(`servers.${domain.id}`, () => replace(notices, notice("warn", t("settings.otherTab"))));
   others.onSaved(() => replace(notices, notice("warn", t("settings.savedElsewhere"))));
-  if (before) notices.append(notice("info", t(before.version === stored.version ? "settings.draftBack" : "settings.draftOlder")));
+  if (before)
+    notices.append(notice("info", t(before.version === stored.version ? "settings.draftBack" : "settings.draftOlder")));
   keep(source.value);
   check();
   const element = h(
     "section",
     { class: "stack-small", "aria-label": t("servers.json") },
-    h("div", { class: "row row-apart" }, h("h2", {}, t("servers.json")), h("div", { class: "row" }, paste, format, discard, test, save)),
+    h(
+      "div",
+      { class: "row row-apart" },
+      h("h2", {}, t("servers.json")),
+      h("div", { class: "row" }, paste, format, discard, test, save),
+    ),
     h("p", { class: "soft" }, t("servers.jsonText")),
     notices,
     source,

@@ -44,7 +44,10 @@ export async function show(panel, { domain: listed, place, app }) {
 
   /** Load what changes without this page: the connections, and what the operator decided about launch requests. */
   async function load() {
-    const [servers, launchRequests] = await Promise.all([api("GET", `${base}/mcp-servers`), api("GET", `${base}/launch-requests`)]);
+    const [servers, launchRequests] = await Promise.all([
+      api("GET", `${base}/mcp-servers`),
+      api("GET", `${base}/launch-requests`),
+    ]);
     return { servers: servers.items, launchRequests: launchRequests.items };
   }
 
@@ -59,25 +62,43 @@ export async function show(panel, { domain: listed, place, app }) {
     const isOwn = server.origin === "user";
     const tools = server.tools.length;
     const line = server.url ?? [server.command, ...(server.args ?? [])].filter(Boolean).join(" ");
-    const accept = server.pendingTools.length > 0 && button(t("servers.look", { count: server.pendingTools.length }), { onclick: () => acceptTools(server) });
+    const accept =
+      server.pendingTools.length > 0 &&
+      button(t("servers.look", { count: server.pendingTools.length }), { onclick: () => acceptTools(server) });
     return h(
       "li",
       { class: "rows-item" },
       h(
         "div",
         { class: "grow" },
-        h("div", { class: "row" }, h("span", { class: "strong wrap" }, server.name), badge(t(`servers.origin.${server.origin}`)), server.enabled === false && badge(t("servers.disabled"))),
+        h(
+          "div",
+          { class: "row" },
+          h("span", { class: "strong wrap" }, server.name),
+          badge(t(`servers.origin.${server.origin}`)),
+          server.enabled === false && badge(t("servers.disabled")),
+        ),
         line && h("p", { class: "mono small soft wrap", dir: "ltr" }, line),
-        server.reason && h("p", { class: server.state === "failed" ? "small bad wrap" : "small soft wrap", dir: "auto" }, inWords(server.reason)),
-        server.droppedTools.map((tool) => h("p", { class: "small bad wrap", dir: "auto" }, `${tool.name}: ${tool.reason}`)),
+        server.reason &&
+          h(
+            "p",
+            { class: server.state === "failed" ? "small bad wrap" : "small soft wrap", dir: "auto" },
+            inWords(server.reason),
+          ),
+        server.droppedTools.map((tool) =>
+          h("p", { class: "small bad wrap", dir: "auto" }, `${tool.name}: ${tool.reason}`),
+        ),
         accept && notice("warn", h("p", {}, t("servers.changed", { count: server.pendingTools.length })), accept),
       ),
       h(
         "div",
         { class: "rows-end" },
         stateBadge(server.state),
-        (tools > 0 || server.state !== "stopped") && button(t("servers.details", { count: tools }), { kind: "quiet", onclick: () => showDetails(server) }),
-        isOwn && server.enabled && button(t("servers.restart"), { kind: "quiet", icon: "retry", compact: true, onclick: () => restart(server) }),
+        (tools > 0 || server.state !== "stopped") &&
+          button(t("servers.details", { count: tools }), { kind: "quiet", onclick: () => showDetails(server) }),
+        isOwn &&
+          server.enabled &&
+          button(t("servers.restart"), { kind: "quiet", icon: "retry", compact: true, onclick: () => restart(server) }),
       ),
     );
   }
@@ -96,7 +117,10 @@ export async function show(panel, { domain: listed, place, app }) {
       of: (tool) => (typeof policy[tool.calledAs] === "string" ? policy[tool.calledAs] : ""),
       set: (tool, rule) => saveRule(tool, rule, policy),
     };
-    openDialog(server.name, { side: true, build: () => connectionView(server, server.origin === "user" ? rules : null) });
+    openDialog(server.name, {
+      side: true,
+      build: () => connectionView(server, server.origin === "user" ? rules : null),
+    });
   }
 
   async function saveRule(tool, rule, policy) {
@@ -116,10 +140,27 @@ export async function show(panel, { domain: listed, place, app }) {
     if (!panel.isConnected) return;
     const build = () => [
       notice("info", t("servers.acceptText")),
-      waiting.tools.map((tool) => h("section", { class: "stack-small" }, h("h3", { class: "mono wrap" }, tool.name, " ", badge(t(tool.before ? "servers.toolChanged" : "servers.toolNew"), "wait")), diffView(tool.before && wording(tool.before), wording(tool.now)))),
+      waiting.tools.map((tool) =>
+        h(
+          "section",
+          { class: "stack-small" },
+          h(
+            "h3",
+            { class: "mono wrap" },
+            tool.name,
+            " ",
+            badge(t(tool.before ? "servers.toolChanged" : "servers.toolNew"), "wait"),
+          ),
+          diffView(tool.before && wording(tool.before), wording(tool.now)),
+        ),
+      ),
     ];
-    const actions = (close) => [button(t("shell.cancel"), { onclick: () => close(false) }), button(t("servers.accept"), { kind: "primary", onclick: () => close(true) })];
-    if (!(await openDialog(t("servers.acceptTitle", { name: server.name }), { build, actions, wide: true }).closed)) return;
+    const actions = (close) => [
+      button(t("shell.cancel"), { onclick: () => close(false) }),
+      button(t("servers.accept"), { kind: "primary", onclick: () => close(true) }),
+    ];
+    if (!(await openDialog(t("servers.acceptTitle", { name: server.name }), { build, actions, wide: true }).closed))
+      return;
     try {
       const { accepted } = await api("POST", `${address}/accept`, { body: { fingerprint: waiting.fingerprint } });
       toast(t("servers.accepted", { count: accepted.length }));
@@ -134,14 +175,29 @@ export async function show(panel, { domain: listed, place, app }) {
     h(
       "div",
       { class: "stack-wide" },
-      h("section", { class: "stack-small", "aria-label": t("servers.running") }, h("h2", {}, t("servers.running")), lost, list),
+      h(
+        "section",
+        { class: "stack-small", "aria-label": t("servers.running") },
+        h("h2", {}, t("servers.running")),
+        lost,
+        list,
+      ),
       editor,
-      h("section", { class: "stack-small", "aria-label": t("servers.secrets") }, h("h2", {}, t("servers.secrets")), h("p", { class: "soft" }, t("servers.secretsText")), secrets),
+      h(
+        "section",
+        { class: "stack-small", "aria-label": t("servers.secrets") },
+        h("h2", {}, t("servers.secrets")),
+        h("p", { class: "soft" }, t("servers.secretsText")),
+        secrets,
+      ),
       requests,
     ),
   );
   try {
-    [watching] = await Promise.all([watch(load, draw, { seconds: LOOK_SECONDS, onerror: showProblem(lost) }), drawSecrets(secrets, base)]);
+    [watching] = await Promise.all([
+      watch(load, draw, { seconds: LOOK_SECONDS, onerror: showProblem(lost) }),
+      drawSecrets(secrets, base),
+    ]);
   } catch (error) {
     editor.end();
     throw error;

@@ -10,7 +10,19 @@ export const GROUPS = [
   ["roles", ["primaryRoleId", "subRoleIds"]],
   ["model", ["model", "allowedModels", "fallbackModel", "maxTokens", "temperature", "thinking", "effort"]],
   ["access", ["groupLabels", "folderLabels"]],
-  ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "retrievalPreferNewer", "reranker", "contextLines", "scans"]],
+  [
+    "retrieval",
+    [
+      "retrievalTopK",
+      "retrievalThreshold",
+      "retrievalTokens",
+      "retrievalFusion",
+      "retrievalPreferNewer",
+      "reranker",
+      "contextLines",
+      "scans",
+    ],
+  ],
   ["start", ["starters"]],
   ["tools", ["toolPolicy", "mcpApps", "askUser", "variables"]],
   ["limits", ["maxSteps", "turnTimeoutSeconds", "toolTimeoutSeconds", "contextTokens", "contextMessages"]],
@@ -29,8 +41,15 @@ export function groupsOf(schema) {
 /** Return the bounds of a setting: its schema without the `null` beside it, references followed. */
 function boundsOf(schema, key) {
   const property = schema.properties[key];
-  const alternatives = (property.anyOf ?? [property]).filter((alternative) => alternative.type !== "null").map((alternative) => (alternative.$ref ? { ...schema.$defs[alternative.$ref.split("/").at(-1)] } : alternative));
-  return { ...alternatives[0], alternatives: alternatives, default: property.default ?? null, nullable: property.anyOf?.some((alternative) => alternative.type === "null") ?? false };
+  const alternatives = (property.anyOf ?? [property])
+    .filter((alternative) => alternative.type !== "null")
+    .map((alternative) => (alternative.$ref ? { ...schema.$defs[alternative.$ref.split("/").at(-1)] } : alternative));
+  return {
+    ...alternatives[0],
+    alternatives: alternatives,
+    default: property.default ?? null,
+    nullable: property.anyOf?.some((alternative) => alternative.type === "null") ?? false,
+  };
 }
 
 /** A value as it counts: what is empty, or as the default says, is null, so that it goes on as that does. */
@@ -42,7 +61,10 @@ function countingValue(value, bounds) {
 
 const numberHint = ({ minimum, maximum }) => {
   if (minimum === undefined && maximum === undefined) return "";
-  return t("settings.between", { least: formatNumber(minimum ?? 0), most: maximum === undefined ? "∞" : formatNumber(maximum) });
+  return t("settings.between", {
+    least: formatNumber(minimum ?? 0),
+    most: maximum === undefined ? "∞" : formatNumber(maximum),
+  });
 };
 
 const camel = (word) => word.replace(/-(\w)/g, (_, letter) => letter.toUpperCase());
@@ -73,23 +95,40 @@ function finish(element, bounds, read, write) {
   return element;
 }
 
-const named = (key, control, bounds, extraHint = "") => field(labelOf(key), control, { hint: [hintOf(key), extraHint, defaultHint(bounds)].filter(Boolean).join(" ") });
+const named = (key, control, bounds, extraHint = "") =>
+  field(labelOf(key), control, { hint: [hintOf(key), extraHint, defaultHint(bounds)].filter(Boolean).join(" ") });
 
 function defaultHint({ default: value }) {
   if (value === null || value === "" || (Array.isArray(value) && !value.length)) return "";
-  return typeof value === "object" ? "" : t("settings.default", { value: typeof value === "number" ? formatNumber(value) : wordOf(value) });
+  return typeof value === "object"
+    ? ""
+    : t("settings.default", { value: typeof value === "number" ? formatNumber(value) : wordOf(value) });
 }
 
 function enumField(key, bounds, { onchange }) {
-  const none = bounds.default === null ? t("settings.operators") : t("settings.defaultOption", { value: wordOf(bounds.default) });
+  const none =
+    bounds.default === null ? t("settings.operators") : t("settings.defaultOption", { value: wordOf(bounds.default) });
   const control = select([["", none], ...bounds.enum.map((value) => [value, wordOf(value)])], { onchange });
   const element = field(labelOf(key), control, { hint: hintOf(key) });
-  return finish(element, bounds, () => control.value || null, (value) => (control.value = value ?? ""));
+  return finish(
+    element,
+    bounds,
+    () => control.value || null,
+    (value) => (control.value = value ?? ""),
+  );
 }
 
 function numberField(key, bounds, { onchange }) {
   const whole = bounds.type === "integer";
-  const control = input({ type: "number", min: bounds.minimum, max: bounds.maximum, step: whole ? 1 : "any", placeholder: bounds.default === null ? t("settings.none") : formatNumber(bounds.default, { useGrouping: false }), oninput: onchange, inputmode: whole ? "numeric" : "decimal" });
+  const control = input({
+    type: "number",
+    min: bounds.minimum,
+    max: bounds.maximum,
+    step: whole ? 1 : "any",
+    placeholder: bounds.default === null ? t("settings.none") : formatNumber(bounds.default, { useGrouping: false }),
+    oninput: onchange,
+    inputmode: whole ? "numeric" : "decimal",
+  });
   const element = named(key, control, bounds, numberHint(bounds));
   const read = () => {
     if (control.value === "") return null;
@@ -100,16 +139,31 @@ function numberField(key, bounds, { onchange }) {
 
 function textField(key, bounds, { onchange }) {
   const long = (bounds.maxLength ?? 0) >= 1000;
-  const props = { maxlength: bounds.maxLength, oninput: onchange, dir: "auto", placeholder: typeof bounds.default === "string" && bounds.default ? bounds.default : "" };
+  const props = {
+    maxlength: bounds.maxLength,
+    oninput: onchange,
+    dir: "auto",
+    placeholder: typeof bounds.default === "string" && bounds.default ? bounds.default : "",
+  };
   const control = long ? textarea({ ...props, rows: 3 }) : input(props);
   const element = named(key, control, bounds, long ? t("settings.atMost", { count: bounds.maxLength }) : "");
-  return finish(element, bounds, () => control.value || null, (value) => (control.value = value ?? ""));
+  return finish(
+    element,
+    bounds,
+    () => control.value || null,
+    (value) => (control.value = value ?? ""),
+  );
 }
 
 function booleanField(key, bounds, { onchange }) {
   const control = checkbox({ onchange });
   const element = field(labelOf(key), control, { hint: hintOf(key), inline: true });
-  return finish(element, bounds, () => (control.checked === bounds.default ? null : control.checked), (value) => (control.checked = value ?? bounds.default));
+  return finish(
+    element,
+    bounds,
+    () => (control.checked === bounds.default ? null : control.checked),
+    (value) => (control.checked = value ?? bounds.default),
+  );
 }
 
 function jsonField(key, bounds, { onchange }) {
@@ -123,16 +177,28 @@ function jsonField(key, bounds, { onchange }) {
       return control.value; // the server says what is wrong with it
     }
   };
-  return finish(element, bounds, read, (value) => (control.value = value === null || value === undefined ? "" : JSON.stringify(value, null, 2)));
+  return finish(
+    element,
+    bounds,
+    read,
+    (value) => (control.value = value === null || value === undefined ? "" : JSON.stringify(value, null, 2)),
+  );
 }
 
 // Settings with a form of their own
 
 function roleField(key, bounds, { roles, onchange }) {
-  const control = select([["", t("settings.defaultOption", { value: bounds.default })], ...roles.map((role) => [role.id, role.title && role.title !== role.id ? `${role.id} — ${role.title}` : role.id])], { onchange });
+  const control = select(
+    [
+      ["", t("settings.defaultOption", { value: bounds.default })],
+      ...roles.map((role) => [role.id, role.title && role.title !== role.id ? `${role.id} — ${role.title}` : role.id]),
+    ],
+    { onchange },
+  );
   const element = field(labelOf(key), control, { hint: hintOf(key) });
   const write = (value) => {
-    if (value && !roles.some((role) => role.id === value)) control.append(h("option", { value }, t("settings.missingRole", { role: value })));
+    if (value && !roles.some((role) => role.id === value))
+      control.append(h("option", { value }, t("settings.missingRole", { role: value })));
     control.value = value ?? "";
   };
   return finish(element, bounds, () => control.value || null, write);
@@ -140,7 +206,12 @@ function roleField(key, bounds, { roles, onchange }) {
 
 function rolesField(key, bounds, { roles, onchange }) {
   const boxes = new Map();
-  const group = h("fieldset", { class: "setting-group" }, h("legend", {}, labelOf(key)), h("p", { class: "field-hint" }, hintOf(key)));
+  const group = h(
+    "fieldset",
+    { class: "setting-group" },
+    h("legend", {}, labelOf(key)),
+    h("p", { class: "field-hint" }, hintOf(key)),
+  );
   const list = h("div", { class: "checks" });
   const error = h("p", { class: "field-error", role: "alert", hidden: true });
   group.append(list, error);
@@ -169,7 +240,10 @@ function namesField(key, bounds, { onchange }) {
   const control = textarea({ rows: 2, class: "input mono", oninput: onchange, spellcheck: "false", dir: "ltr" });
   const element = named(key, control, bounds);
   const read = () => {
-    const lines = control.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    const lines = control.value
+      .split("\n")
+      .map((line) => line.trim())
+      .filter(Boolean);
     return lines.length > 1 ? lines : (lines[0] ?? null);
   };
   return finish(element, bounds, read, (value) => (control.value = [value ?? []].flat().join("\n")));
@@ -179,20 +253,55 @@ function namesField(key, bounds, { onchange }) {
 function linesField(key, bounds, { onchange }) {
   const control = textarea({ rows: 4, oninput: onchange, dir: "auto" });
   const element = named(key, control, bounds);
-  return finish(element, bounds, () => control.value.split("\n").map((line) => line.trim()).filter(Boolean), (value) => (control.value = (value ?? []).join("\n")));
+  return finish(
+    element,
+    bounds,
+    () =>
+      control.value
+        .split("\n")
+        .map((line) => line.trim())
+        .filter(Boolean),
+    (value) => (control.value = (value ?? []).join("\n")),
+  );
 }
 
 /** Rows of a name and what belongs to it. `cell(value, onchange)` returns `{element, read()}`. */
 function mapField(key, bounds, { onchange }, cell, namePlaceholder) {
   const rows = h("div", { class: "map-rows" });
   const error = h("p", { class: "field-error", role: "alert", hidden: true });
-  const element = h("fieldset", { class: "setting-group" }, h("legend", {}, labelOf(key)), h("p", { class: "field-hint" }, hintOf(key)), rows, h("div", {}, button(t("settings.addRow"), { icon: "add", onclick: () => add("", undefined).focus() })), error);
+  const element = h(
+    "fieldset",
+    { class: "setting-group" },
+    h("legend", {}, labelOf(key)),
+    h("p", { class: "field-hint" }, hintOf(key)),
+    rows,
+    h("div", {}, button(t("settings.addRow"), { icon: "add", onclick: () => add("", undefined).focus() })),
+    error,
+  );
   const parts = new Set();
   const add = (name, value) => {
-    const named = input({ value: name, placeholder: namePlaceholder, "aria-label": t("settings.rowName", { label: labelOf(key) }), class: "input mono", oninput: onchange, dir: "ltr" });
+    const named = input({
+      value: name,
+      placeholder: namePlaceholder,
+      "aria-label": t("settings.rowName", { label: labelOf(key) }),
+      class: "input mono",
+      oninput: onchange,
+      dir: "ltr",
+    });
     const control = cell(value, onchange);
     const part = { named, given: control };
-    const row = h("div", { class: "map-row" }, named, control.element, button(t("settings.removeRow"), { kind: "quiet", icon: "close", compact: true, onclick: () => (parts.delete(part), row.remove(), onchange()) }));
+    const row = h(
+      "div",
+      { class: "map-row" },
+      named,
+      control.element,
+      button(t("settings.removeRow"), {
+        kind: "quiet",
+        icon: "close",
+        compact: true,
+        onclick: () => (parts.delete(part), row.remove(), onchange()),
+      }),
+    );
     parts.add(part);
     rows.append(row);
     return named;
@@ -202,7 +311,9 @@ function mapField(key, bounds, { onchange }, cell, namePlaceholder) {
     error.hidden = !text;
   };
   const read = () => {
-    const entries = [...parts].map(({ named, given: part }) => [named.value.trim(), part.read()]).filter(([name]) => name);
+    const entries = [...parts]
+      .map(({ named, given: part }) => [named.value.trim(), part.read()])
+      .filter(([name]) => name);
     return entries.length ? Object.fromEntries(entries) : null;
   };
   const write = (value) => {
@@ -219,22 +330,33 @@ const GRANTS = ["member", "author", "admin"];
 function policyField(key, bounds, tools) {
   const cell = (value, onchange) => {
     const byGrant = value !== null && typeof value === "object" ? value : null;
-    const options = [...VERDICTS.map((verdict) => [verdict, t(`settings.verdict.${camel(verdict)}`)]), ["", t("settings.byGrant")]];
+    const options = [
+      ...VERDICTS.map((verdict) => [verdict, t(`settings.verdict.${camel(verdict)}`)]),
+      ["", t("settings.byGrant")],
+    ];
     const grants = h("div", { class: "grant-rules" });
     const picks = new Map();
-    const everyVerdict = select(options, { "aria-label": t("settings.verdict"), onchange: () => (drawGrants(), onchange()) });
+    const everyVerdict = select(options, {
+      "aria-label": t("settings.verdict"),
+      onchange: () => (drawGrants(), onchange()),
+    });
     const drawGrants = () => {
       grants.hidden = everyVerdict.value !== "";
       if (grants.hidden || picks.size) return;
       for (const grant of GRANTS) {
-        const pick = select([["", t("settings.noRule")], ...options.slice(0, -1)], { value: byGrant?.[grant] ?? "", onchange });
+        const pick = select([["", t("settings.noRule")], ...options.slice(0, -1)], {
+          value: byGrant?.[grant] ?? "",
+          onchange,
+        });
         picks.set(grant, pick);
         grants.append(field(t(`settings.grant.${grant}`), pick, { inline: true }));
       }
     };
     everyVerdict.value = byGrant ? "" : (value ?? "ask");
     drawGrants();
-    const read = () => everyVerdict.value || Object.fromEntries([...picks].map(([grant, pick]) => [grant, pick.value]).filter(([, pick]) => pick));
+    const read = () =>
+      everyVerdict.value ||
+      Object.fromEntries([...picks].map(([grant, pick]) => [grant, pick.value]).filter(([, pick]) => pick));
     return { element: h("div", { class: "grow" }, everyVerdict, grants), read };
   };
   return mapField(key, bounds, tools, cell, "github__*");
@@ -243,18 +365,33 @@ function policyField(key, bounds, tools) {
 /** Rows of a group or a path, with labels separated by commas. */
 function labelsField(key, bounds, tools) {
   const cell = (value, onchange) => {
-    const control = input({ value: (value ?? []).join(", "), placeholder: t("settings.labels"), "aria-label": t("settings.rowValue", { label: labelOf(key) }), oninput: onchange, dir: "auto" });
+    const control = input({
+      value: (value ?? []).join(", "),
+      placeholder: t("settings.labels"),
+      "aria-label": t("settings.rowValue", { label: labelOf(key) }),
+      oninput: onchange,
+      dir: "auto",
+    });
     return { element: control, read: () => labelsIn(control.value) };
   };
   return mapField(key, bounds, tools, cell, key === "folderLabels" ? "hr, *-salaries.xlsx" : "");
 }
 
 /** Return the labels in a text that separates them by commas. */
-export const labelsIn = (text) => text.split(",").map((label) => label.trim()).filter(Boolean);
+export const labelsIn = (text) =>
+  text
+    .split(",")
+    .map((label) => label.trim())
+    .filter(Boolean);
 
 function variablesField(key, bounds, tools) {
   const cell = (value, onchange) => {
-    const control = input({ value: value ?? "", "aria-label": t("settings.rowValue", { label: labelOf(key) }), oninput: onchange, dir: "auto" });
+    const control = input({
+      value: value ?? "",
+      "aria-label": t("settings.rowValue", { label: labelOf(key) }),
+      oninput: onchange,
+      dir: "auto",
+    });
     return { element: control, read: () => control.value };
   };
   return mapField(key, bounds, tools, cell, "NAME");
@@ -263,9 +400,19 @@ function variablesField(key, bounds, tools) {
 const MEMORY_DEFAULT = { extract: "off", callsPerDay: 50 };
 
 function memoryField(key, bounds, { onchange }) {
-  const when = select(["off", "after-turn", "every"].map((mode) => [mode, t(`settings.extract.${camel(mode)}`)]), { onchange: () => (draw(), onchange()) });
-  const every = field(t("settings.extractEvery"), input({ type: "number", min: 1, max: 100, value: 5, oninput: onchange }));
-  const calls = field(t("settings.callsPerDay"), input({ type: "number", min: 1, max: 1000, placeholder: "50", oninput: onchange }), { hint: t("settings.hint.callsPerDay") });
+  const when = select(
+    ["off", "after-turn", "every"].map((mode) => [mode, t(`settings.extract.${camel(mode)}`)]),
+    { onchange: () => (draw(), onchange()) },
+  );
+  const every = field(
+    t("settings.extractEvery"),
+    input({ type: "number", min: 1, max: 100, value: 5, oninput: onchange }),
+  );
+  const calls = field(
+    t("settings.callsPerDay"),
+    input({ type: "number", min: 1, max: 1000, placeholder: "50", oninput: onchange }),
+    { hint: t("settings.hint.callsPerDay") },
+  );
   const extract = field(t("settings.extract"), when, { hint: hintOf(key) });
   const element = h("div", { class: "stack-small" }, extract, every, calls);
   const draw = () => {
@@ -292,8 +439,19 @@ function memoryField(key, bounds, { onchange }) {
 const SCANS_DEFAULT = { reader: "ocr", pages: 50 };
 
 function scansField(key, bounds, { onchange }) {
-  const reader = field(t("settings.scanReader"), select(["ocr", "model"].map((reader) => [reader, t(`settings.scanReader.${reader}`)]), { onchange: () => (draw(), onchange()) }), { hint: hintOf(key) });
-  const pages = field(t("settings.scanPages"), input({ type: "number", min: 1, max: 1000, placeholder: "50", oninput: onchange }), { hint: t("settings.hint.scanPages") });
+  const reader = field(
+    t("settings.scanReader"),
+    select(
+      ["ocr", "model"].map((reader) => [reader, t(`settings.scanReader.${reader}`)]),
+      { onchange: () => (draw(), onchange()) },
+    ),
+    { hint: hintOf(key) },
+  );
+  const pages = field(
+    t("settings.scanPages"),
+    input({ type: "number", min: 1, max: 1000, placeholder: "50", oninput: onchange }),
+    { hint: t("settings.hint.scanPages") },
+  );
   const element = h("div", { class: "stack-small" }, reader, pages);
   const draw = () => (pages.hidden = reader.control.value !== "model");
   element.setError = reader.setError;
@@ -309,23 +467,77 @@ function scansField(key, bounds, { onchange }) {
   return finish(element, bounds, read, write);
 }
 
-const EVALUATION_DEFAULT = { gate: {}, answers: false, nightly: null, repeats: 1, maxTokens: 2_000_000, judge: {}, judgeModel: null, judgeBatch: false };
+const EVALUATION_DEFAULT = {
+  gate: {},
+  answers: false,
+  nightly: null,
+  repeats: 1,
+  maxTokens: 2_000_000,
+  judge: {},
+  judgeModel: null,
+  judgeBatch: false,
+};
 const CHANGE_KINDS = ["settings", "prompt", "roles", "model", "reranker", "embedder", "reindex", "removal"];
 
 function evaluationField(key, bounds, { onchange }) {
-  const modes = CHANGE_KINDS.map((kind) => [kind, field(t(`settings.change.${kind}`), select(["hold", "warn", "off"].map((mode) => [mode, t(`settings.gate.${mode}`)]), { onchange }))]);
-  const answers = field(t("settings.gateAnswers"), checkbox({ onchange }), { inline: true, hint: t("settings.hint.gateAnswers") });
-  const nightly = field(t("settings.nightly"), input({ type: "number", min: 0, max: 23, oninput: onchange }), { hint: t("settings.hint.nightly") });
-  const repeats = field(t("settings.repeats"), input({ type: "number", min: 1, max: 9, placeholder: "1", oninput: onchange }));
-  const tokens = field(t("settings.runTokens"), input({ type: "number", min: 1000, placeholder: "2000000", oninput: onchange }));
-  const judge = field(t("settings.judge"), textarea({ rows: 3, dir: "auto", oninput: onchange, placeholder: t("settings.judgeExample") }), { hint: t("settings.hint.judge") });
-  const judgeModel = field(t("settings.judgeModel"), input({ dir: "ltr", oninput: onchange }), { hint: t("settings.hint.judgeModel") });
-  const judgeBatch = field(t("settings.judgeBatch"), checkbox({ onchange }), { inline: true, hint: t("settings.hint.judgeBatch") });
-  const element = h("div", { class: "stack-small" }, h("p", { class: "field-hint" }, hintOf(key)), h("div", { class: "case-grid" }, modes.map(([, mode]) => mode)), answers, h("div", { class: "case-grid" }, nightly, repeats, tokens), judge, judgeModel, judgeBatch);
+  const modes = CHANGE_KINDS.map((kind) => [
+    kind,
+    field(
+      t(`settings.change.${kind}`),
+      select(
+        ["hold", "warn", "off"].map((mode) => [mode, t(`settings.gate.${mode}`)]),
+        { onchange },
+      ),
+    ),
+  ]);
+  const answers = field(t("settings.gateAnswers"), checkbox({ onchange }), {
+    inline: true,
+    hint: t("settings.hint.gateAnswers"),
+  });
+  const nightly = field(t("settings.nightly"), input({ type: "number", min: 0, max: 23, oninput: onchange }), {
+    hint: t("settings.hint.nightly"),
+  });
+  const repeats = field(
+    t("settings.repeats"),
+    input({ type: "number", min: 1, max: 9, placeholder: "1", oninput: onchange }),
+  );
+  const tokens = field(
+    t("settings.runTokens"),
+    input({ type: "number", min: 1000, placeholder: "2000000", oninput: onchange }),
+  );
+  const judge = field(
+    t("settings.judge"),
+    textarea({ rows: 3, dir: "auto", oninput: onchange, placeholder: t("settings.judgeExample") }),
+    { hint: t("settings.hint.judge") },
+  );
+  const judgeModel = field(t("settings.judgeModel"), input({ dir: "ltr", oninput: onchange }), {
+    hint: t("settings.hint.judgeModel"),
+  });
+  const judgeBatch = field(t("settings.judgeBatch"), checkbox({ onchange }), {
+    inline: true,
+    hint: t("settings.hint.judgeBatch"),
+  });
+  const element = h(
+    "div",
+    { class: "stack-small" },
+    h("p", { class: "field-hint" }, hintOf(key)),
+    h(
+      "div",
+      { class: "case-grid" },
+      modes.map(([, mode]) => mode),
+    ),
+    answers,
+    h("div", { class: "case-grid" }, nightly, repeats, tokens),
+    judge,
+    judgeModel,
+    judgeBatch,
+  );
   element.setError = repeats.setError;
   const number = ({ control }) => (control.value === "" ? null : Number(control.value));
   const read = () => ({
-    gate: Object.fromEntries(modes.filter(([, mode]) => mode.control.value !== "hold").map(([kind, mode]) => [kind, mode.control.value])),
+    gate: Object.fromEntries(
+      modes.filter(([, mode]) => mode.control.value !== "hold").map(([kind, mode]) => [kind, mode.control.value]),
+    ),
     answers: answers.control.checked,
     nightly: number(nightly),
     repeats: number(repeats) ?? EVALUATION_DEFAULT.repeats,
@@ -339,8 +551,11 @@ function evaluationField(key, bounds, { onchange }) {
     answers.control.checked = value?.answers ?? false;
     nightly.control.value = value?.nightly ?? "";
     repeats.control.value = (value?.repeats ?? 1) === 1 ? "" : value.repeats;
-    tokens.control.value = (value?.maxTokens ?? EVALUATION_DEFAULT.maxTokens) === EVALUATION_DEFAULT.maxTokens ? "" : value.maxTokens;
-    judge.control.value = Object.entries(value?.judge ?? {}).map(([name, meaning]) => `${name}: ${meaning}`).join("\n");
+    tokens.control.value =
+      (value?.maxTokens ?? EVALUATION_DEFAULT.maxTokens) === EVALUATION_DEFAULT.maxTokens ? "" : value.maxTokens;
+    judge.control.value = Object.entries(value?.judge ?? {})
+      .map(([name, meaning]) => `${name}: ${meaning}`)
+      .join("\n");
     judgeModel.control.value = value?.judgeModel ?? "";
     judgeBatch.control.checked = value?.judgeBatch ?? false;
   };
@@ -349,12 +564,37 @@ function evaluationField(key, bounds, { onchange }) {
 
 /** Lines of "name: meaning" as an object; a line without a colon is its own meaning. */
 function criteria(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
-  return Object.fromEntries(lines.map((line) => {
-    const [, name, meaning] = /^([^:：]{1,40})[:：]\s*(.+)$/.exec(line) ?? [null, line.slice(0, 40), line];
-    return [name.trim(), meaning];
-  }));
+  const lines = text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter(Boolean);
+  return Object.fromEntries(
+    lines.map((line) => {
+      const [, name, meaning] = /^([^:：]{1,40})[:：]\s*(.+)$/.exec(line) ?? [null, line.slice(0, 40), line];
+      return [name.trim(), meaning];
+    }),
+  );
 }
 
-const BY_TYPE = { enum: enumField, integer: numberField, number: numberField, string: textField, boolean: booleanField };
-const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, allowedModels: linesField, starters: linesField, mcpApps: linesField, toolPolicy: policyField, variables: variablesField, groupLabels: labelsField, folderLabels: labelsField, memory: memoryField, scans: scansField, evaluation: evaluationField };
+const BY_TYPE = {
+  enum: enumField,
+  integer: numberField,
+  number: numberField,
+  string: textField,
+  boolean: booleanField,
+};
+const SPECIAL = {
+  primaryRoleId: roleField,
+  subRoleIds: rolesField,
+  fallbackModel: namesField,
+  allowedModels: linesField,
+  starters: linesField,
+  mcpApps: linesField,
+  toolPolicy: policyField,
+  variables: variablesField,
+  groupLabels: labelsField,
+  folderLabels: labelsField,
+  memory: memoryField,
+  scans: scansField,
+  evaluation: evaluationField,
+};

@@ -12,13 +12,19 @@ const same = (first, second) => JSON.stringify(first ?? null) === JSON.stringify
 
 export async function show(panel, { domain: listed, place }) {
   const base = `/api/domains/${encodeURIComponent(listed.id)}`;
-  const [domain, schema, roles] = await Promise.all([api("GET", base), api("GET", "/api/domain-settings"), api("GET", `${base}/roles`)]);
+  const [domain, schema, roles] = await Promise.all([
+    api("GET", base),
+    api("GET", "/api/domain-settings"),
+    api("GET", `${base}/roles`),
+  ]);
   const typedDraft = draft(`settings.${domain.id}`);
   let stored = domain;
   const notices = h("div", { class: "stack-small" });
 
   const name = field(t("settings.name"), input({ maxlength: 200, oninput: () => change(), dir: "auto" }));
-  const about = field(t("settings.about"), textarea({ rows: 2, oninput: () => change(), dir: "auto" }), { hint: t("settings.aboutHint") });
+  const about = field(t("settings.about"), textarea({ rows: 2, oninput: () => change(), dir: "auto" }), {
+    hint: t("settings.aboutHint"),
+  });
   const fields = [];
   const sections = groupsOf(schema).map(([group, keys]) => {
     const members = keys.map((key) => settingField(schema, key, { roles: roles.items, onchange: () => change() }));
@@ -69,7 +75,8 @@ export async function show(panel, { domain: listed, place }) {
   function put(changed) {
     if ("name" in changed) name.control.value = changed.name;
     if ("description" in changed) about.control.value = changed.description;
-    for (const field of fields) if (changed.settings && field.key in changed.settings) field.write(changed.settings[field.key]);
+    for (const field of fields)
+      if (changed.settings && field.key in changed.settings) field.write(changed.settings[field.key]);
   }
 
   function undo() {
@@ -117,7 +124,13 @@ export async function show(panel, { domain: listed, place }) {
   }
 
   function tellNotes({ changes: changed = [], warnings = [] }) {
-    if (changed.length + warnings.length) notices.append(notice("info", [...changed, ...warnings].map((note) => h("p", {}, `${note.path}: ${note.text}`))));
+    if (changed.length + warnings.length)
+      notices.append(
+        notice(
+          "info",
+          [...changed, ...warnings].map((note) => h("p", {}, `${note.path}: ${note.text}`)),
+        ),
+      );
   }
 
   /** Somebody else saved in between: show what they changed and what is changed here, and let the person choose. */
@@ -128,13 +141,41 @@ export async function show(panel, { domain: listed, place }) {
     keys.delete("mcpServers");
     const changed = [...keys].filter((key) => !same(theirs.settings[key], stored.settings[key]));
     const both = changed.filter((key) => mine.settings && key in mine.settings);
-    const line = (key) => h("tr", {}, h("th", { scope: "row", class: "mono" }, key), h("td", { class: "mono wrap" }, shown(theirs.settings[key])), h("td", { class: "mono wrap" }, mine.settings && key in mine.settings ? shown(mine.settings[key]) : "—"));
+    const line = (key) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row", class: "mono" }, key),
+        h("td", { class: "mono wrap" }, shown(theirs.settings[key])),
+        h("td", { class: "mono wrap" }, mine.settings && key in mine.settings ? shown(mine.settings[key]) : "—"),
+      );
     const build = () => [
       h("p", {}, t("settings.conflictText", { at: formatDate(theirs.updatedAt), version: theirs.version })),
-      changed.length > 0 && h("div", { class: "table-frame", tabindex: 0, role: "group", "aria-label": t("settings.conflict") }, h("table", { class: "table" }, h("thead", {}, h("tr", {}, ["", t("settings.theirs"), t("settings.mine")].map((heading) => h("th", { scope: "col" }, heading)))), h("tbody", {}, changed.map(line)))),
+      changed.length > 0 &&
+        h(
+          "div",
+          { class: "table-frame", tabindex: 0, role: "group", "aria-label": t("settings.conflict") },
+          h(
+            "table",
+            { class: "table" },
+            h(
+              "thead",
+              {},
+              h(
+                "tr",
+                {},
+                ["", t("settings.theirs"), t("settings.mine")].map((heading) => h("th", { scope: "col" }, heading)),
+              ),
+            ),
+            h("tbody", {}, changed.map(line)),
+          ),
+        ),
       both.length > 0 && notice("warn", t("settings.conflictBoth", { count: both.length })),
     ];
-    const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
+    const actions = (close) => [
+      button(t("settings.takeTheirs"), { onclick: () => close("theirs") }),
+      button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") }),
+    ];
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
     if (!chosen) return;
     stored = theirs;
@@ -147,11 +188,20 @@ export async function show(panel, { domain: listed, place }) {
   }
 
   const others = editing(`settings.${domain.id}`, () => {
-    if (!notices.querySelector(".told-other")) notices.append(h("div", { class: "told-other" }, notice("warn", t("settings.otherTab"))));
+    if (!notices.querySelector(".told-other"))
+      notices.append(h("div", { class: "told-other" }, notice("warn", t("settings.otherTab"))));
   });
   const stopHearing = others.onSaved(({ version }) => {
     if (version === stored.version || notices.querySelector(".told-saved")) return;
-    const box = h("div", { class: "told-saved" }, notice("warn", h("p", {}, t("settings.savedElsewhere")), button(t("settings.readAgain"), { onclick: () => readAgain(box) })));
+    const box = h(
+      "div",
+      { class: "told-saved" },
+      notice(
+        "warn",
+        h("p", {}, t("settings.savedElsewhere")),
+        button(t("settings.readAgain"), { onclick: () => readAgain(box) }),
+      ),
+    );
     notices.append(box);
   });
 
@@ -172,7 +222,14 @@ export async function show(panel, { domain: listed, place }) {
     put(before.found);
     notices.append(notice("info", t(before.version === stored.version ? "settings.draftBack" : "settings.draftOlder")));
   }
-  const form = h("form", { class: "stack", onsubmit: (event) => event.preventDefault() }, notices, h("section", { class: "card setting-card" }, h("h2", {}, t("settings.group.general")), name, about), sections, bar);
+  const form = h(
+    "form",
+    { class: "stack", onsubmit: (event) => event.preventDefault() },
+    notices,
+    h("section", { class: "card setting-card" }, h("h2", {}, t("settings.group.general")), name, about),
+    sections,
+    bar,
+  );
   form.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key === "s") {
       event.preventDefault();
@@ -188,8 +245,14 @@ export async function show(panel, { domain: listed, place }) {
   };
 }
 
-const shown = (value) => (value === undefined || value === null ? "—" : typeof value === "string" ? value : JSON.stringify(value));
+const shown = (value) =>
+  value === undefined || value === null ? "—" : typeof value === "string" ? value : JSON.stringify(value);
 
 function section(group, fields) {
-  return h("section", { class: "card setting-card", "aria-label": t(`settings.group.${group}`) }, h("h2", {}, t(`settings.group.${group}`)), h("div", { class: "setting-grid" }, fields));
+  return h(
+    "section",
+    { class: "card setting-card", "aria-label": t(`settings.group.${group}`) },
+    h("h2", {}, t(`settings.group.${group}`)),
+    h("div", { class: "setting-grid" }, fields),
+  );
 }

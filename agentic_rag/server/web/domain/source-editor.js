@@ -14,13 +14,27 @@ export function sourceEditor(label, { value = "", rows = 16, readOnly = false, o
   const numbers = h("div", { class: "lines-numbers", "aria-hidden": "true" });
   const id = newId("lines");
   const markList = h("ul", { class: "lines-marks", id: `${id}-marks`, "aria-label": t("domain.marks") });
-  const area = h("textarea", { class: "lines-area mono", id, wrap: "off", rows, readOnly, spellcheck: "false", autocapitalize: "off", autocomplete: "off", dir: "ltr", "aria-label": label, "aria-describedby": markList.id });
+  const area = h("textarea", {
+    class: "lines-area mono",
+    id,
+    wrap: "off",
+    rows,
+    readOnly,
+    spellcheck: "false",
+    autocapitalize: "off",
+    autocomplete: "off",
+    dir: "ltr",
+    "aria-label": label,
+    "aria-describedby": markList.id,
+  });
   let marks = [];
   const draw = oncePerFrame(() => {
     const count = area.value.split("\n").length;
     const worst = new Map();
     for (const mark of marks) if (worst.get(mark.line) !== "error") worst.set(mark.line, mark.severity);
-    const lines = Array.from({ length: count }, (_, at) => h("div", { class: worst.has(at + 1) ? `lines-number mark-${worst.get(at + 1)}` : "lines-number" }, at + 1));
+    const lines = Array.from({ length: count }, (_, at) =>
+      h("div", { class: worst.has(at + 1) ? `lines-number mark-${worst.get(at + 1)}` : "lines-number" }, at + 1),
+    );
     replace(numbers, lines);
     numbers.scrollTop = area.scrollTop;
   });
@@ -32,7 +46,16 @@ export function sourceEditor(label, { value = "", rows = 16, readOnly = false, o
   area.addEventListener("keydown", (event) => {
     // Escape, then Tab leaves the text; a Tab in it is two spaces
     if (event.key === "Escape") area.dataset.leaves = "yes";
-    else if (event.key === "Tab" && !event.shiftKey && !event.ctrlKey && !event.altKey && !area.dataset.leaves && !area.readOnly && area.selectionStart === area.selectionEnd && area.selectionStart > 0) {
+    else if (
+      event.key === "Tab" &&
+      !event.shiftKey &&
+      !event.ctrlKey &&
+      !event.altKey &&
+      !area.dataset.leaves &&
+      !area.readOnly &&
+      area.selectionStart === area.selectionEnd &&
+      area.selectionStart > 0
+    ) {
       event.preventDefault();
       area.setRangeText("  ", area.selectionStart, area.selectionEnd, "end");
       area.dispatchEvent(new Event("input"));
@@ -59,7 +82,10 @@ export function sourceEditor(label, { value = "", rows = 16, readOnly = false, o
   element.setMarks = (newMarks) => {
     marks = newMarks;
     area.setAttribute("aria-invalid", String(marks.some((mark) => mark.severity === "error")));
-    replace(markList, marks.map((mark) => h("li", {}, markButton(mark, element.goTo))));
+    replace(
+      markList,
+      marks.map((mark) => h("li", {}, markButton(mark, element.goTo))),
+    );
     markList.hidden = !marks.length;
     draw();
   };

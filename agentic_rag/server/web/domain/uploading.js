@@ -9,7 +9,9 @@ const BYTES_EACH = 64_000_000;
 
 /** Return the files that were dropped, those of folders too. A hidden file (`.DS_Store`) is none of them. */
 export async function droppedFiles(transfer) {
-  const entries = [...transfer.items].filter((item) => item.kind === "file").map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile());
+  const entries = [...transfer.items]
+    .filter((item) => item.kind === "file")
+    .map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile());
   const files = [];
   for (const entry of entries) await collect(entry, files);
   return files.filter(isWanted);
@@ -80,10 +82,13 @@ function sendPart(address, files, signal, onBytes) {
       if (request.status < 300 && answer) return resolve(answer.items);
       const error = await errorFrom(request.status, answer?.error);
       // a part of one file is refused as a whole: that is the file's answer, and the next parts may be sent
-      if (files.length === 1 && [413, 415, 422].includes(request.status)) return resolve([{ name: files[0].name, status: "refused", error }]);
+      if (files.length === 1 && [413, 415, 422].includes(request.status))
+        return resolve([{ name: files[0].name, status: "refused", error }]);
       return reject(error);
     });
-    request.addEventListener("error", () => reject(new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "documents.cutOff"))));
+    request.addEventListener("error", () =>
+      reject(new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "documents.cutOff"))),
+    );
     request.addEventListener("abort", () => resolve(null));
     signal?.addEventListener("abort", () => request.abort());
     request.send(form);

@@ -55,7 +55,9 @@ export function errorText({ code = "", message = "", details, hasText = false })
 
 /** Return details with the problem in the reader's language, for places that show the problem without its field. */
 export function detailsInWords(details) {
-  return texts === null || typeof details?.problem !== "string" ? details : { ...details, problem: problemText(details.problem) };
+  return texts === null || typeof details?.problem !== "string"
+    ? details
+    : { ...details, problem: problemText(details.problem) };
 }
 
 /** Return a sentence about an invalid value in the reader's language, or as the server has it. */

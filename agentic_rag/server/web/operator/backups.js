@@ -43,7 +43,12 @@ export async function show(place) {
       const text = JSON.stringify([state.items, Boolean(jobId)]);
       if (text === shown) return;
       shown = text;
-      keepFocus(list, () => replace(list, draw(state, (name) => begin(`${BACKUPS}/${encodeURIComponent(name)}/verify`), Boolean(jobId))));
+      keepFocus(list, () =>
+        replace(
+          list,
+          draw(state, (name) => begin(`${BACKUPS}/${encodeURIComponent(name)}/verify`), Boolean(jobId)),
+        ),
+      );
     },
     {
       seconds: 1,
@@ -55,11 +60,14 @@ export async function show(place) {
 
 function jobWords(job) {
   const done = formatBytes(job.bytes);
-  return job.kind === "write" ? t("operator.writing", { done, part: job.part }) : t("operator.verifying", { name: job.name, done });
+  return job.kind === "write"
+    ? t("operator.writing", { done, part: job.part })
+    : t("operator.verifying", { name: job.name, done });
 }
 
 const ENDS = {
-  done: (job) => (job.kind === "write" ? t("operator.written", { name: job.name }) : t("operator.verified", { name: job.name })),
+  done: (job) =>
+    job.kind === "write" ? t("operator.written", { name: job.name }) : t("operator.verified", { name: job.name }),
   failed: (job) => (job.kind === "write" ? t("operator.notWritten") : t("operator.notWhole", { name: job.name })),
   stopped: () => t("operator.jobStopped"),
 };
@@ -70,15 +78,32 @@ function tell(job) {
 
 function outcome(job) {
   const kind = job.state === "failed" ? "bad" : "info";
-  return notice(kind, h("p", {}, ENDS[job.state](job), " ", h("span", { class: "faint" }, ago(job.endedAt))), job.reason && h("p", { class: "wrap" }, job.reason));
+  return notice(
+    kind,
+    h("p", {}, ENDS[job.state](job), " ", h("span", { class: "faint" }, ago(job.endedAt))),
+    job.reason && h("p", { class: "wrap" }, job.reason),
+  );
 }
 
 function draw(state, verify, busy) {
   const columns = [
     { label: t("operator.made"), cell: (backup) => moment(backup.madeAt) },
-    { label: t("operator.file"), cell: (backup) => [code(backup.name), " ", backup.beforeUpgrade && badge(t("operator.beforeUpgrade"))] },
+    {
+      label: t("operator.file"),
+      cell: (backup) => [code(backup.name), " ", backup.beforeUpgrade && badge(t("operator.beforeUpgrade"))],
+    },
     { label: t("operator.size"), align: "end", cell: (backup) => formatBytes(backup.sizeBytes) },
-    { label: t("operator.actions"), align: "end", cell: (backup) => button(t("operator.verifyBackup"), { icon: "shield", disabled: busy, onclick: () => verify(backup.name), "aria-label": t("operator.verifyNamed", { name: backup.name }) }) },
+    {
+      label: t("operator.actions"),
+      align: "end",
+      cell: (backup) =>
+        button(t("operator.verifyBackup"), {
+          icon: "shield",
+          disabled: busy,
+          onclick: () => verify(backup.name),
+          "aria-label": t("operator.verifyNamed", { name: backup.name }),
+        }),
+    },
   ];
   const none = emptyState(t("operator.noBackups"), t("operator.noBackupsText"), { icon: "archive" });
   return [
@@ -88,8 +113,14 @@ function draw(state, verify, busy) {
       {},
       h("p", {}, t("operator.backupCareText")),
       facts([
-        [t("operator.folder"), h("span", { class: "row row-tight" }, code(state.folder), copyButton(t("operator.copyFolder"), state.folder))],
-        [t("operator.backupEvery"), state.everyHours ? t("operator.everyHours", { count: state.everyHours }) : t("operator.backupOff")],
+        [
+          t("operator.folder"),
+          h("span", { class: "row row-tight" }, code(state.folder), copyButton(t("operator.copyFolder"), state.folder)),
+        ],
+        [
+          t("operator.backupEvery"),
+          state.everyHours ? t("operator.everyHours", { count: state.everyHours }) : t("operator.backupOff"),
+        ],
         [t("operator.backupKeep"), t("operator.newest", { count: state.keep })],
         [t("operator.restoreWith"), code("agentic-rag restore FILE --data EMPTY_FOLDER")],
       ]),

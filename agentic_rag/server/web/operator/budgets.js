@@ -8,7 +8,11 @@ import { dialogForm, domainNames, loadUsers, moment, toolbar } from "./parts.js"
 
 const BUDGETS = "/api/budgets";
 const EACH = "*";
-const SCOPES = { domain: () => t("operator.scopeDomain"), user: () => t("operator.scopeUser"), key: () => t("operator.scopeKey") };
+const SCOPES = {
+  domain: () => t("operator.scopeDomain"),
+  user: () => t("operator.scopeUser"),
+  key: () => t("operator.scopeKey"),
+};
 const UNITS = { tokens: () => t("operator.tokens"), money: () => t("operator.money") };
 const PERIODS = { day: () => t("operator.everyDay"), month: () => t("operator.everyMonth") };
 const options = (names) => Object.entries(names).map(([key, name]) => [key, name()]);
@@ -17,21 +21,38 @@ const options = (names) => Object.entries(names).map(([key, name]) => [key, name
 const removed = new Set();
 
 /** What the server takes of a budget that it told. */
-const wishOf = ({ scope, subject, unit, period, soft = null, hard = null }) => ({ scope, subject, unit, period, soft, hard });
+const wishOf = ({ scope, subject, unit, period, soft = null, hard = null }) => ({
+  scope,
+  subject,
+  unit,
+  period,
+  soft,
+  hard,
+});
 
 export async function show(place, { app }) {
-  const [users, keys, domains, domainName] = await Promise.all([loadUsers(), api("GET", "/api/keys").then(({ items }) => items), app.domains(), domainNames(app)]);
+  const [users, keys, domains, domainName] = await Promise.all([
+    loadUsers(),
+    api("GET", "/api/keys").then(({ items }) => items),
+    app.domains(),
+    domainNames(app),
+  ]);
   const keyNames = new Map(keys.map((key) => [key.id, keyName(key)]));
   const subjects = {
     domain: domains.map(({ id, name }) => [id, name]),
-    user: withOwn(users, app.user).map(({ name, displayName }) => [name, displayName && displayName !== name ? `${displayName} (${name})` : name]),
+    user: withOwn(users, app.user).map(({ name, displayName }) => [
+      name,
+      displayName && displayName !== name ? `${displayName} (${name})` : name,
+    ]),
     key: keys.filter((key) => !key.revokedAt).map(({ id }) => [id, keyNames.get(id)]),
   };
   const list = h("div", {});
   let budgets = [];
 
-  const subjectName = ({ scope, subject }) => (scope === "domain" ? domainName(subject) : (keyNames.get(subject) ?? subject));
-  const nameOf = (budget) => (budget.each ? `${SCOPES[budget.scope]()}: ${t("operator.budgetAll")}` : subjectName(budget));
+  const subjectName = ({ scope, subject }) =>
+    scope === "domain" ? domainName(subject) : (keyNames.get(subject) ?? subject);
+  const nameOf = (budget) =>
+    budget.each ? `${SCOPES[budget.scope]()}: ${t("operator.budgetAll")}` : subjectName(budget);
 
   async function load() {
     budgets = (await api("GET", BUDGETS)).items;
@@ -40,7 +61,9 @@ export async function show(place, { app }) {
   function content() {
     const shown = budgets.filter((budget) => !removed.has(budget.id));
     const start = button(t("operator.budgetAdd"), { kind: "primary", icon: "add", onclick: () => edit(null) });
-    return table(t("operator.budgets"), columns, shown, { empty: emptyState(t("operator.noBudgets"), t("operator.noBudgetsText"), { icon: "list", actions: [start] }) });
+    return table(t("operator.budgets"), columns, shown, {
+      empty: emptyState(t("operator.noBudgets"), t("operator.noBudgetsText"), { icon: "list", actions: [start] }),
+    });
   }
 
   const draw = () => replace(list, content());
@@ -51,8 +74,20 @@ export async function show(place, { app }) {
   };
 
   const columns = [
-    { label: t("operator.budgetOf"), cell: (budget) => h("div", {}, h("span", { class: "faint small" }, SCOPES[budget.scope](), " "), h("div", { class: "wrap", dir: "auto" }, budget.each ? badge(t("operator.budgetAll")) : subjectName(budget))) },
-    { label: t("operator.budgetPeriod"), cell: (budget) => h("span", { class: "budget-amount" }, PERIODS[budget.period]()) },
+    {
+      label: t("operator.budgetOf"),
+      cell: (budget) =>
+        h(
+          "div",
+          {},
+          h("span", { class: "faint small" }, SCOPES[budget.scope](), " "),
+          h("div", { class: "wrap", dir: "auto" }, budget.each ? badge(t("operator.budgetAll")) : subjectName(budget)),
+        ),
+    },
+    {
+      label: t("operator.budgetPeriod"),
+      cell: (budget) => h("span", { class: "budget-amount" }, PERIODS[budget.period]()),
+    },
     { label: t("operator.budgetSoft"), align: "end", cell: (budget) => amount(budget, budget.soft) },
     { label: t("operator.budgetHard"), align: "end", cell: (budget) => amount(budget, budget.hard) },
     { label: t("operator.budgetUsed"), cell: used },
@@ -60,7 +95,19 @@ export async function show(place, { app }) {
     {
       label: t("operator.actions"),
       align: "end",
-      cell: (budget) => [button(t("operator.budgetEdit"), { kind: "quiet", onclick: () => edit(budget), "aria-label": t("operator.budgetEditNamed", { name: nameOf(budget) }) }), button(t("operator.budgetRemove", { name: nameOf(budget) }), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(budget) })],
+      cell: (budget) => [
+        button(t("operator.budgetEdit"), {
+          kind: "quiet",
+          onclick: () => edit(budget),
+          "aria-label": t("operator.budgetEditNamed", { name: nameOf(budget) }),
+        }),
+        button(t("operator.budgetRemove", { name: nameOf(budget) }), {
+          kind: "quiet",
+          icon: "trash",
+          compact: true,
+          onclick: () => remove(budget),
+        }),
+      ],
     },
   ];
 
@@ -83,24 +130,45 @@ export async function show(place, { app }) {
   /** Set a budget. One that is there is found by whose, which, unit and period: these stay as they are. */
   async function edit(budget) {
     const fixed = Boolean(budget);
-    const scope = field(t("operator.budgetScope"), select(options(SCOPES), { value: budget?.scope ?? "domain", disabled: fixed, onchange: () => offer() }));
+    const scope = field(
+      t("operator.budgetScope"),
+      select(options(SCOPES), { value: budget?.scope ?? "domain", disabled: fixed, onchange: () => offer() }),
+    );
     const subject = field(t("operator.budgetSubject"), select([], { disabled: fixed }));
-    const unit = field(t("operator.budgetUnit"), select(options(UNITS), { value: budget?.unit ?? "tokens", disabled: fixed }));
-    const period = field(t("operator.budgetPeriod"), select(options(PERIODS), { value: budget?.period ?? "month", disabled: fixed }));
+    const unit = field(
+      t("operator.budgetUnit"),
+      select(options(UNITS), { value: budget?.unit ?? "tokens", disabled: fixed }),
+    );
+    const period = field(
+      t("operator.budgetPeriod"),
+      select(options(PERIODS), { value: budget?.period ?? "month", disabled: fixed }),
+    );
     const bound = (value) => input({ inputmode: "decimal", value: value ?? "", dir: "ltr" });
     const hard = field(t("operator.budgetHard"), bound(budget?.hard), { hint: t("operator.budgetHardHint") });
     const soft = field(t("operator.budgetSoft"), bound(budget?.soft), { hint: t("operator.budgetSoftHint") });
     const offer = () => {
       const choices = [[EACH, t("operator.budgetAll")], ...subjects[scope.control.value]];
       if (budget && !choices.some(([id]) => id === budget.subject)) choices.push([budget.subject, subjectName(budget)]);
-      replace(subject.control, choices.map(([value, label]) => h("option", { value }, label)));
+      replace(
+        subject.control,
+        choices.map(([value, label]) => h("option", { value }, label)),
+      );
       subject.control.value = budget?.subject ?? choices[1]?.[0] ?? EACH;
     };
     offer();
     const amountOf = ({ control }) => control.value.trim() || null;
     const send = async (close) => {
-      const wish = { scope: scope.control.value, subject: subject.control.value, unit: unit.control.value, period: period.control.value, soft: amountOf(soft), hard: amountOf(hard) };
-      const before = budgets.find((budget) => ["scope", "subject", "unit", "period"].every((name) => budget[name] === wish[name]));
+      const wish = {
+        scope: scope.control.value,
+        subject: subject.control.value,
+        unit: unit.control.value,
+        period: period.control.value,
+        soft: amountOf(soft),
+        hard: amountOf(hard),
+      };
+      const before = budgets.find((budget) =>
+        ["scope", "subject", "unit", "period"].every((name) => budget[name] === wish[name]),
+      );
       const saved = await api("PUT", BUDGETS, { body: wish });
       removed.delete(saved.id);
       close();
@@ -113,22 +181,41 @@ export async function show(place, { app }) {
       toast(t("operator.budgetSaved", { name: nameOf(saved) }), { undo: { act: undo } });
     };
     const fields = { scope, subject, unit, period, soft, hard };
-    const build = (close) => dialogForm({ fields, content: [h("div", { class: "budget-what" }, scope, subject, period, unit), hard, soft], action: t("operator.save"), send: () => send(close), close });
-    await openDialog(fixed ? t("operator.budgetEditNamed", { name: nameOf(budget) }) : t("operator.budgetAdd"), { build }).closed;
+    const build = (close) =>
+      dialogForm({
+        fields,
+        content: [h("div", { class: "budget-what" }, scope, subject, period, unit), hard, soft],
+        action: t("operator.save"),
+        send: () => send(close),
+        close,
+      });
+    await openDialog(fixed ? t("operator.budgetEditNamed", { name: nameOf(budget) }) : t("operator.budgetAdd"), {
+      build,
+    }).closed;
   }
 
-  replace(place, toolbar(t("operator.budgetsText"), button(t("operator.budgetAdd"), { kind: "primary", icon: "add", onclick: () => edit(null) })), list);
+  replace(
+    place,
+    toolbar(
+      t("operator.budgetsText"),
+      button(t("operator.budgetAdd"), { kind: "primary", icon: "add", onclick: () => edit(null) }),
+    ),
+    list,
+  );
   await loadInto(list, load, content);
 }
 
 /** On the machine itself one is a user who stands in no list. */
-const withOwn = (users, user) => (users.some(({ name }) => name === user.name) ? users : [...users, { name: user.name, displayName: user.name }]);
+const withOwn = (users, user) =>
+  users.some(({ name }) => name === user.name) ? users : [...users, { name: user.name, displayName: user.name }];
 
 const none = () => h("span", { class: "faint" }, "—");
 const keyName = ({ id, userId }) => t("operator.keyOf", { id, user: userId });
 
-const amountText = (budget, text) => (budget.unit === "money" ? formatMoney(text, budget.currency) : formatNumber(Number(text)));
-const amount = (budget, text) => (text === undefined ? none() : h("span", { class: "budget-amount" }, amountText(budget, text)));
+const amountText = (budget, text) =>
+  budget.unit === "money" ? formatMoney(text, budget.currency) : formatNumber(Number(text));
+const amount = (budget, text) =>
+  text === undefined ? none() : h("span", { class: "budget-amount" }, amountText(budget, text));
 
 /** How far a budget is used; one that each has for itself is not asked about. */
 function used(budget) {
@@ -142,7 +229,17 @@ function used(budget) {
     { class: "stack-small budget-used" },
     h("progress", { class: share >= 1 ? "budget-out" : "", max: 1, value: Math.min(1, share), "aria-label": words }),
     h("span", { class: "small budget-amount" }, words),
-    Number(budget.reserved ?? 0) > 0 && h("span", { class: "small faint" }, t("operator.budgetReserved", { amount: amountText(budget, budget.reserved) })),
-    budget.unpricedModels && h("span", { class: "small bad wrap" }, t("operator.budgetUnpriced", { models: budget.unpricedModels.join(", ") })),
+    Number(budget.reserved ?? 0) > 0 &&
+      h(
+        "span",
+        { class: "small faint" },
+        t("operator.budgetReserved", { amount: amountText(budget, budget.reserved) }),
+      ),
+    budget.unpricedModels &&
+      h(
+        "span",
+        { class: "small bad wrap" },
+        t("operator.budgetUnpriced", { models: budget.unpricedModels.join(", ") }),
+      ),
   );
 }

@@ -17,7 +17,11 @@ const TABS = [
   { key: "audit", label: () => t("operator.audit"), load: lazily((again) => import(`./audit.js${again}`)) },
   { key: "usage", label: () => t("operator.usage"), load: lazily((again) => import(`./usage.js${again}`)) },
   { key: "budgets", label: () => t("operator.budgets"), load: lazily((again) => import(`./budgets.js${again}`)) },
-  { key: "notifications", label: () => t("operator.notifications"), load: lazily((again) => import(`./notifications.js${again}`)) },
+  {
+    key: "notifications",
+    label: () => t("operator.notifications"),
+    load: lazily((again) => import(`./notifications.js${again}`)),
+  },
   { key: "backups", label: () => t("operator.backups"), load: lazily((again) => import(`./backups.js${again}`)) },
 ];
 
@@ -69,6 +73,9 @@ let version = null;
 function versionLine() {
   const line = h("span", { class: "faint small" });
   version ??= api("GET", "/api/version").then((answer) => answer.version);
-  version.then((text) => (line.textContent = t("operator.version", { version: text })), () => (version = null));
+  version.then(
+    (text) => (line.textContent = t("operator.version", { version: text })),
+    () => (version = null),
+  );
   return line;
 }

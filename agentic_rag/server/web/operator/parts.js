@@ -14,7 +14,11 @@ export const moment = (iso) => (iso ? h("time", { datetime: iso, title: iso }, f
 /** Facts as a list: `[label, value]`; those without a value are left out. */
 export function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
-  return h("dl", { class: "facts" }, shown.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))));
+  return h(
+    "dl",
+    { class: "facts" },
+    shown.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))),
+  );
 }
 
 /** Text as a machine takes it: code that breaks anywhere. */
@@ -22,11 +26,22 @@ export const code = (text) => h("code", { class: "wrap" }, text);
 
 /** A card with a heading. `actions` stand beside it. */
 export function card(title, { actions = [], ...props } = {}, ...children) {
-  return h("section", { class: "card", ...props }, h("div", { class: "card-head" }, h("h2", {}, title), h("div", { class: "row" }, actions)), h("div", { class: "stack" }, children));
+  return h(
+    "section",
+    { class: "card", ...props },
+    h("div", { class: "card-head" }, h("h2", {}, title), h("div", { class: "row" }, actions)),
+    h("div", { class: "stack" }, children),
+  );
 }
 
 /** A line of words above a list, with what one can do on its other side. */
-export const toolbar = (text, ...actions) => h("div", { class: "row row-apart operator-bar" }, h("p", { class: "soft" }, text), h("div", { class: "row" }, actions));
+export const toolbar = (text, ...actions) =>
+  h(
+    "div",
+    { class: "row row-apart operator-bar" },
+    h("p", { class: "soft" }, text),
+    h("div", { class: "row" }, actions),
+  );
 
 /** Names of domains by id; a deleted one keeps its id. */
 export async function domainNames(app) {
@@ -35,7 +50,11 @@ export async function domainNames(app) {
 }
 
 const GRANTS = ["member", "author", "admin"];
-const GRANT_WORDS = { member: () => t("operator.grantMember"), author: () => t("operator.grantAuthor"), admin: () => t("operator.grantAdmin") };
+const GRANT_WORDS = {
+  member: () => t("operator.grantMember"),
+  author: () => t("operator.grantAuthor"),
+  admin: () => t("operator.grantAdmin"),
+};
 
 export const grantName = (grant) => GRANT_WORDS[grant]?.() ?? grant;
 
@@ -44,8 +63,16 @@ export function grantsLine(user, nameOf) {
   if (user.operator) return badge(t("operator.isOperator"), "wait");
   const grants = Object.entries(user.grants);
   if (!grants.length) return h("span", { class: "faint" }, t("operator.noGrants"));
-  const shown = grants.slice(0, 4).map(([id, grant]) => badge(t("operator.grantIn", { domain: nameOf(id), grant: grantName(grant) })));
-  return h("span", { class: "row row-tight" }, shown, grants.length > shown.length && h("span", { class: "faint small" }, t("operator.more", { count: grants.length - shown.length })));
+  const shown = grants
+    .slice(0, 4)
+    .map(([id, grant]) => badge(t("operator.grantIn", { domain: nameOf(id), grant: grantName(grant) })));
+  return h(
+    "span",
+    { class: "row row-tight" },
+    shown,
+    grants.length > shown.length &&
+      h("span", { class: "faint small" }, t("operator.more", { count: grants.length - shown.length })),
+  );
 }
 
 /** Rows of domain and grant that can be added and removed. `read()` returns the grants by domain's id. */
@@ -54,8 +81,14 @@ export function grantsEditor(domains, initial = {}) {
   const names = new Map(domains.map((domain) => [domain.id, domain.name]));
   for (const id of Object.keys(initial)) if (!names.has(id)) names.set(id, id);
   const add = (id = "", grant = "member") => {
-    const domain = select([["", t("operator.chooseDomain")], ...names], { value: id, "aria-label": t("operator.domain") });
-    const level = select(GRANTS.map((grant) => [grant, grantName(grant)]), { value: grant, "aria-label": t("operator.grant") });
+    const domain = select([["", t("operator.chooseDomain")], ...names], {
+      value: id,
+      "aria-label": t("operator.domain"),
+    });
+    const level = select(
+      GRANTS.map((grant) => [grant, grantName(grant)]),
+      { value: grant, "aria-label": t("operator.grant") },
+    );
     const remove = button(t("operator.removeGrant"), { kind: "quiet", icon: "close", compact: true });
     const row = h("div", { class: "grant-row" }, domain, level, remove);
     remove.addEventListener("click", () => {
@@ -70,7 +103,14 @@ export function grantsEditor(domains, initial = {}) {
   const adder = button(t("operator.addGrant"), { icon: "add", kind: "quiet", onclick: () => void add().focus() });
   for (const [id, grant] of Object.entries(initial)) add(id, grant);
   const hint = h("p", { class: "field-hint" }, t("operator.grantsHint"));
-  const element = h("fieldset", { class: "fieldset" }, h("legend", {}, t("operator.grants")), list, h("div", {}, adder), hint);
+  const element = h(
+    "fieldset",
+    { class: "fieldset" },
+    h("legend", {}, t("operator.grants")),
+    list,
+    h("div", {}, adder),
+    hint,
+  );
   element.read = () => Object.fromEntries([...list.children].map((row) => row.read()).filter(([id]) => id));
   return element;
 }
@@ -78,7 +118,11 @@ export function grantsEditor(domains, initial = {}) {
 /** A field in which users are proposed as one types. */
 export function userInput(users, props = {}) {
   const id = `users-${Math.random().toString(36).slice(2)}`;
-  const list = h("datalist", { id }, users.map((user) => h("option", { value: user.name }, user.displayName)));
+  const list = h(
+    "datalist",
+    { id },
+    users.map((user) => h("option", { value: user.name }, user.displayName)),
+  );
   const control = input({ list: id, spellcheck: false, autocapitalize: "none", ...props });
   return { control: control, list };
 }
@@ -94,7 +138,13 @@ export const showProblem = (element) => (error) => {
 export function dialogForm({ fields, content, action, send, close }) {
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
   const submit = button(action, { kind: "primary", type: "submit" });
-  const form = h("form", { class: "stack" }, content, problem, h("div", { class: "row dialog-actions" }, button(t("shell.cancel"), { onclick: () => close() }), submit));
+  const form = h(
+    "form",
+    { class: "stack" },
+    content,
+    problem,
+    h("div", { class: "row dialog-actions" }, button(t("shell.cancel"), { onclick: () => close() }), submit),
+  );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     problem.hidden = true;
@@ -123,4 +173,3 @@ export function dialogForm({ fields, content, action, send, close }) {
 
 /** The users, by name. */
 export const loadUsers = () => api("GET", "/api/users").then(({ items }) => items);
-

@@ -3,7 +3,21 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatDate, formatPercent, t } from "../i18n.js";
-import { badge, button, doLater, emptyState, input, isDoomed, loadInto, menu, notice, saveFile, select, tabs, toast } from "../ui.js";
+import {
+  badge,
+  button,
+  doLater,
+  emptyState,
+  input,
+  isDoomed,
+  loadInto,
+  menu,
+  notice,
+  saveFile,
+  select,
+  tabs,
+  toast,
+} from "../ui.js";
 import { networkView, ROOT } from "./network.js";
 
 const AT_ONCE = 50;
@@ -17,21 +31,43 @@ export async function show(panel, { domain, rest, app, place }) {
 
   async function draw(parts) {
     shown = parts;
-    await loadInto(panel, () => api("GET", base, { query: { limit: 1 } }), ({ roles, scope }) => {
-      const role = parts?.[0] ?? roles[0] ?? domain.settings.primaryRoleId ?? "assistant";
-      if (!roles.length) return emptyMemory(role);
-      const names = roles.includes(role) ? roles : [role, ...roles];
-      const chosen = select(names.map((name) => [name, name]), { value: role, "aria-label": t("roles.memoryOf"), onchange: (event) => app.navigate(place.href(event.target.value)) });
-      const moreMenu = menu(t("roles.memoryMore"), [
-        { label: t("roles.export"), icon: "download", act: () => exportMemory(role) },
-        { label: t("roles.import"), icon: "upload", act: () => importMemory(role) },
-      ]);
-      const views = tabs(t("roles.memoryViews"), [
-        { key: "network", label: t("roles.asNetwork"), build: () => networkPart(role) },
-        { key: "list", label: t("roles.asList"), build: () => listPart(role) },
-      ]);
-      return h("div", { class: "stack" }, h("div", { class: "row row-apart" }, h("div", { class: "row" }, h("div", {}, chosen), badge(t(`roles.scope.${scope}`))), moreMenu), h("p", { class: "soft small" }, t(`roles.scopeText.${scope}`)), views);
-    });
+    await loadInto(
+      panel,
+      () => api("GET", base, { query: { limit: 1 } }),
+      ({ roles, scope }) => {
+        const role = parts?.[0] ?? roles[0] ?? domain.settings.primaryRoleId ?? "assistant";
+        if (!roles.length) return emptyMemory(role);
+        const names = roles.includes(role) ? roles : [role, ...roles];
+        const chosen = select(
+          names.map((name) => [name, name]),
+          {
+            value: role,
+            "aria-label": t("roles.memoryOf"),
+            onchange: (event) => app.navigate(place.href(event.target.value)),
+          },
+        );
+        const moreMenu = menu(t("roles.memoryMore"), [
+          { label: t("roles.export"), icon: "download", act: () => exportMemory(role) },
+          { label: t("roles.import"), icon: "upload", act: () => importMemory(role) },
+        ]);
+        const views = tabs(t("roles.memoryViews"), [
+          { key: "network", label: t("roles.asNetwork"), build: () => networkPart(role) },
+          { key: "list", label: t("roles.asList"), build: () => listPart(role) },
+        ]);
+        return h(
+          "div",
+          { class: "stack" },
+          h(
+            "div",
+            { class: "row row-apart" },
+            h("div", { class: "row" }, h("div", {}, chosen), badge(t(`roles.scope.${scope}`))),
+            moreMenu,
+          ),
+          h("p", { class: "soft small" }, t(`roles.scopeText.${scope}`)),
+          views,
+        );
+      },
+    );
   }
 
   function emptyMemory(role) {
@@ -41,30 +77,63 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   function networkPart(role) {
-    const query = input({ type: "search", placeholder: t("roles.recallWords"), "aria-label": t("roles.recallWords"), maxlength: 2000, dataset: { search: "" } });
-    const mode = select(MODES.map((mode) => [mode, t(`roles.mode.${mode}`)]), { "aria-label": t("roles.mode"), onchange: () => recall(last) });
+    const query = input({
+      type: "search",
+      placeholder: t("roles.recallWords"),
+      "aria-label": t("roles.recallWords"),
+      maxlength: 2000,
+      dataset: { search: "" },
+    });
+    const mode = select(
+      MODES.map((mode) => [mode, t(`roles.mode.${mode}`)]),
+      { "aria-label": t("roles.mode"), onchange: () => recall(last) },
+    );
     const result = h("div", { class: "stack" });
     let last = {};
     const recall = async (asked) => {
       last = asked;
-      await loadInto(result, () => api("GET", `${base}/recall`, { query: { role, mode: mode.value, ...asked } }), (recollection) => recalled(recollection, asked));
+      await loadInto(
+        result,
+        () => api("GET", `${base}/recall`, { query: { role, mode: mode.value, ...asked } }),
+        (recollection) => recalled(recollection, asked),
+      );
     };
     const recalled = (recollection, asked) => {
       const engrams = recollection.engrams.length ? recollection.engrams : recollection.overview;
-      const heading = recollection.engrams.length ? t("roles.recalled", { count: engrams.length }) : t("roles.overview");
+      const heading = recollection.engrams.length
+        ? t("roles.recalled", { count: engrams.length })
+        : t("roles.overview");
       const fallback = asked.q && recollection.fallback && notice("info", t("roles.fallback"));
-      if (!recollection.activated.length && !engrams.length) return emptyState(t("roles.nothingRecalled"), t("roles.nothingRecalledText"), { icon: "thought" });
+      if (!recollection.activated.length && !engrams.length)
+        return emptyState(t("roles.nothingRecalled"), t("roles.nothingRecalledText"), { icon: "thought" });
       return [
         fallback,
-        recollection.activated.length > 0 && networkView(recollection, (cue) => {
-          query.value = "";
-          app.announce(t("roles.recallFrom", { cue }));
-          recall(cue === ROOT ? {} : { cue });
-        }),
-        h("section", { class: "stack-small", "aria-label": heading }, h("h2", {}, heading, asked.cue && h("span", { class: "soft" }, ` · ${asked.cue}`)), h("ul", { class: "rows" }, engrams.map((engram) => h("li", { class: "rows-item" }, engramView(engram))))),
+        recollection.activated.length > 0 &&
+          networkView(recollection, (cue) => {
+            query.value = "";
+            app.announce(t("roles.recallFrom", { cue }));
+            recall(cue === ROOT ? {} : { cue });
+          }),
+        h(
+          "section",
+          { class: "stack-small", "aria-label": heading },
+          h("h2", {}, heading, asked.cue && h("span", { class: "soft" }, ` · ${asked.cue}`)),
+          h(
+            "ul",
+            { class: "rows" },
+            engrams.map((engram) => h("li", { class: "rows-item" }, engramView(engram))),
+          ),
+        ),
       ];
     };
-    const form = h("form", { class: "toolbar", role: "search" }, h("div", { class: "grow" }, query), mode, button(t("roles.recall"), { kind: "primary", type: "submit" }), button(t("roles.whole"), { onclick: () => ((query.value = ""), recall({})) }));
+    const form = h(
+      "form",
+      { class: "toolbar", role: "search" },
+      h("div", { class: "grow" }, query),
+      mode,
+      button(t("roles.recall"), { kind: "primary", type: "submit" }),
+      button(t("roles.whole"), { onclick: () => ((query.value = ""), recall({})) }),
+    );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       recall(query.value.trim() ? { q: query.value.trim() } : {});
@@ -77,14 +146,19 @@ export async function show(panel, { domain, rest, app, place }) {
     const list = h("div", {});
     const addressOf = (engram) => `${base}/${encodeURIComponent(engram.id)}`;
     const query = input({ type: "search", placeholder: t("roles.find"), "aria-label": t("roles.find") });
-    const which = select(SHOWN.map((choice) => [choice, t(`roles.show.${choice}`)]), { "aria-label": t("roles.show"), onchange: () => begin() });
+    const which = select(
+      SHOWN.map((choice) => [choice, t(`roles.show.${choice}`)]),
+      { "aria-label": t("roles.show"), onchange: () => begin() },
+    );
     let items = [];
     let total = 0;
     let searches = 0;
     /** Load the next page. One of an earlier search is left out: its memories do not belong into this list. */
     const load = async () => {
       const search = searches;
-      const page = await api("GET", base, { query: { role, q: query.value.trim(), show: which.value, offset: items.length, limit: AT_ONCE } });
+      const page = await api("GET", base, {
+        query: { role, q: query.value.trim(), show: which.value, offset: items.length, limit: AT_ONCE },
+      });
       if (search !== searches) return;
       items = [...items, ...page.items];
       total = page.total;
@@ -93,8 +167,16 @@ export async function show(panel, { domain, rest, app, place }) {
       const left = items.filter((engram) => !isDoomed(addressOf(engram)));
       const doomed = items.length - left.length;
       if (!left.length) return h("p", { class: "soft", role: "status" }, t("roles.noneFound"));
-      const moreButton = items.length < total && button(t("roles.moreMemories", { count: total - items.length }), { onclick: async () => (await load(), redraw()) });
-      return [h("p", { class: "small soft", role: "status" }, t("roles.memories", { count: total - doomed })), h("ul", { class: "rows", "aria-label": t("roles.memoryOf") }, left.map(row)), moreButton];
+      const moreButton =
+        items.length < total &&
+        button(t("roles.moreMemories", { count: total - items.length }), {
+          onclick: async () => (await load(), redraw()),
+        });
+      return [
+        h("p", { class: "small soft", role: "status" }, t("roles.memories", { count: total - doomed })),
+        h("ul", { class: "rows", "aria-label": t("roles.memoryOf") }, left.map(row)),
+        moreButton,
+      ];
     };
     const redraw = () => replace(list, content());
     const begin = () => {
@@ -109,11 +191,31 @@ export async function show(panel, { domain, rest, app, place }) {
         total -= 1;
       };
       // who has left and come back sees another list than this one
-      doLater(t("roles.forgotten"), { act, undo: () => (list.isConnected ? redraw() : place.reload()), address: addressOf(engram) });
+      doLater(t("roles.forgotten"), {
+        act,
+        undo: () => (list.isConnected ? redraw() : place.reload()),
+        address: addressOf(engram),
+      });
       redraw();
     };
-    const row = (engram) => h("li", { class: "rows-item" }, engramView(engram), h("div", { class: "rows-end" }, button(t("roles.forget"), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(engram) })));
-    const form = h("form", { class: "toolbar", role: "search" }, h("div", { class: "grow" }, query), which, button(t("roles.findNow"), { type: "submit" }));
+    const row = (engram) =>
+      h(
+        "li",
+        { class: "rows-item" },
+        engramView(engram),
+        h(
+          "div",
+          { class: "rows-end" },
+          button(t("roles.forget"), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(engram) }),
+        ),
+      );
+    const form = h(
+      "form",
+      { class: "toolbar", role: "search" },
+      h("div", { class: "grow" }, query),
+      which,
+      button(t("roles.findNow"), { type: "submit" }),
+    );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       begin();
@@ -146,7 +248,9 @@ export async function show(panel, { domain, rest, app, place }) {
         toast(t("roles.imported", { count: added, known: existing }));
         await draw(shown); // another role, if the reader has chosen one meanwhile
       } catch (error) {
-        toast(error instanceof SyntaxError ? t("roles.importBad") : error.code ? error.message : t("shell.failed"), { kind: "error" });
+        toast(error instanceof SyntaxError ? t("roles.importBad") : error.code ? error.message : t("shell.failed"), {
+          kind: "error",
+        });
       }
       return undefined;
     });
@@ -163,7 +267,19 @@ function engramView(engram) {
     "div",
     { class: "grow" },
     h("p", { class: "plain", dir: "auto" }, engram.content),
-    h("div", { class: "row small faint" }, engram.cues.map((cue) => h("span", { class: "cue", dir: "auto" }, cue))),
-    h("div", { class: "small faint fact-line" }, h("span", {}, t(`roles.type.${engram.type}`)), h("span", {}, t("roles.strength", { share: formatPercent(engram.strength) })), h("span", {}, formatDate(engram.createdAt)), engram.proposed && badge(t("roles.proposed")), engram.replacedBy && badge(t("roles.replaced"))),
+    h(
+      "div",
+      { class: "row small faint" },
+      engram.cues.map((cue) => h("span", { class: "cue", dir: "auto" }, cue)),
+    ),
+    h(
+      "div",
+      { class: "small faint fact-line" },
+      h("span", {}, t(`roles.type.${engram.type}`)),
+      h("span", {}, t("roles.strength", { share: formatPercent(engram.strength) })),
+      h("span", {}, formatDate(engram.createdAt)),
+      engram.proposed && badge(t("roles.proposed")),
+      engram.replacedBy && badge(t("roles.replaced")),
+    ),
   );
 }

@@ -32,7 +32,9 @@ export function layOut(activated, edges, center) {
     nodes.push({ cue, ring, angle, x: 0, y: 0 });
     let at = from;
     for (const child of children.get(cue) ?? []) {
-      const share = ((to - from) * leaves.get(child)) / (children.get(cue) ?? []).reduce((sum, sibling) => sum + leaves.get(sibling), 0);
+      const share =
+        ((to - from) * leaves.get(child)) /
+        (children.get(cue) ?? []).reduce((sum, sibling) => sum + leaves.get(sibling), 0);
       place(child, ring + 1, at, at + share);
       at += share;
     }

@@ -35,8 +35,20 @@ export async function show(panel, { domain, rest, app, place }) {
       return h(
         "div",
         { class: "stack" },
-        h("div", { class: "row row-apart" }, h("p", { class: "soft grow" }, t("roles.text")), h("div", { class: "row" }, button(t("roles.withNuwa"), { onclick: () => askNuwa() }), button(t("roles.create"), { kind: "primary", icon: "add", onclick: create }))),
-        listed.length ? h("ul", { class: "rows", "aria-label": t("roles.list") }, listed.map(row)) : emptyState(t("roles.none"), t("roles.noneText"), { icon: "person" }),
+        h(
+          "div",
+          { class: "row row-apart" },
+          h("p", { class: "soft grow" }, t("roles.text")),
+          h(
+            "div",
+            { class: "row" },
+            button(t("roles.withNuwa"), { onclick: () => askNuwa() }),
+            button(t("roles.create"), { kind: "primary", icon: "add", onclick: create }),
+          ),
+        ),
+        listed.length
+          ? h("ul", { class: "rows", "aria-label": t("roles.list") }, listed.map(row))
+          : emptyState(t("roles.none"), t("roles.noneText"), { icon: "person" }),
         important.length > 0 && findingsView(important),
       );
     });
@@ -48,7 +60,12 @@ export async function show(panel, { domain, rest, app, place }) {
     return h(
       "li",
       { class: "rows-item" },
-      h("div", { class: "grow" }, h("a", { class: "row-name", dir: "auto", href: place.href(role.id) }, role.id), h("p", { class: "small soft clip", dir: "auto" }, role.title)),
+      h(
+        "div",
+        { class: "grow" },
+        h("a", { class: "row-name", dir: "auto", href: place.href(role.id) }, role.id),
+        h("p", { class: "small soft clip", dir: "auto" }, role.title),
+      ),
       h(
         "div",
         { class: "rows-end" },
@@ -62,15 +79,39 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   function findingsView(findings) {
-    const line = (finding) => h("li", { class: "finding" }, badge(t(`domain.severity.${finding.severity}`), finding.severity === "error" ? "bad" : "wait"), h("div", { class: "grow wrap" }, h("p", { dir: "auto" }, inWords(finding.message)), h("p", { class: "small faint mono wrap", dir: "ltr" }, `${finding.file}:${finding.line}:${finding.column}`), finding.hint && h("p", { class: "small soft", dir: "auto" }, inWords(finding.hint))));
-    return h("section", { class: "stack-small", "aria-label": t("roles.allFindings") }, h("h2", {}, t("roles.allFindings")), h("ul", { class: "rows" }, findings.map(line)));
+    const line = (finding) =>
+      h(
+        "li",
+        { class: "finding" },
+        badge(t(`domain.severity.${finding.severity}`), finding.severity === "error" ? "bad" : "wait"),
+        h(
+          "div",
+          { class: "grow wrap" },
+          h("p", { dir: "auto" }, inWords(finding.message)),
+          h("p", { class: "small faint mono wrap", dir: "ltr" }, `${finding.file}:${finding.line}:${finding.column}`),
+          finding.hint && h("p", { class: "small soft", dir: "auto" }, inWords(finding.hint)),
+        ),
+      );
+    return h(
+      "section",
+      { class: "stack-small", "aria-label": t("roles.allFindings") },
+      h("h2", {}, t("roles.allFindings")),
+      h("ul", { class: "rows" }, findings.map(line)),
+    );
   }
 
   async function create() {
     const id = field(t("roles.id"), input({ placeholder: "leave-adviser", dir: "auto" }), { hint: t("roles.idHint") });
-    const make = (close) => (ID.test(id.control.value.trim()) ? close(id.control.value.trim()) : id.refuse(t("roles.idBad")));
-    const actions = (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("roles.begin"), { kind: "primary", onclick: () => make(close) })];
-    const dialog = openDialog(t("roles.create"), { build: (close) => h("form", { onsubmit: (event) => (event.preventDefault(), make(close)) }, id), actions });
+    const make = (close) =>
+      ID.test(id.control.value.trim()) ? close(id.control.value.trim()) : id.refuse(t("roles.idBad"));
+    const actions = (close) => [
+      button(t("shell.cancel"), { onclick: () => close() }),
+      button(t("roles.begin"), { kind: "primary", onclick: () => make(close) }),
+    ];
+    const dialog = openDialog(t("roles.create"), {
+      build: (close) => h("form", { onsubmit: (event) => (event.preventDefault(), make(close)) }, id),
+      actions,
+    });
     const wanted = await dialog.closed;
     if (wanted) app.navigate(place.href(wanted));
   }
@@ -81,7 +122,16 @@ export async function show(panel, { domain, rest, app, place }) {
     if (has) return app.navigate(`#/chat/${encodeURIComponent(domain.id)}`);
     const actions = (close) => [
       button(t("shell.cancel"), { onclick: () => close() }),
-      app.can(domain.id, "admin") && h("a", { class: "button button-primary", href: `#/domains/${encodeURIComponent(domain.id)}/settings`, onclick: () => close() }, t("roles.toSettings")),
+      app.can(domain.id, "admin") &&
+        h(
+          "a",
+          {
+            class: "button button-primary",
+            href: `#/domains/${encodeURIComponent(domain.id)}/settings`,
+            onclick: () => close(),
+          },
+          t("roles.toSettings"),
+        ),
     ];
     return openDialog(t("roles.withNuwa"), { build: () => h("p", {}, t("roles.nuwaText")), actions });
   }

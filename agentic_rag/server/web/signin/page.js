@@ -9,5 +9,8 @@ export async function show(main, { app }) {
   tellSignedIn();
   app.setTitle(t("signin.done"));
   const on = h("a", { class: "button button-primary", href: "#/" }, t("signin.goOn"));
-  replace(main, emptyState(t("signin.done"), t("signin.doneText", { name: app.user.name ?? "" }), { icon: "check", actions: [on] }));
+  replace(
+    main,
+    emptyState(t("signin.done"), t("signin.doneText", { name: app.user.name ?? "" }), { icon: "check", actions: [on] }),
+  );
 }

@@ -18,7 +18,12 @@ export async function show(main, { app }) {
   const list = h("div", { class: "stack" });
   const none = emptyState(t("waiting.nothing"), t("waiting.nothingText"), { icon: "check" });
   const lost = h("div", { hidden: true });
-  const head = h("header", { class: "stack-small" }, h("h1", {}, t("waiting.title")), h("p", { class: "soft" }, t("waiting.text")));
+  const head = h(
+    "header",
+    { class: "stack-small" },
+    h("h1", {}, t("waiting.title")),
+    h("p", { class: "soft" }, t("waiting.text")),
+  );
   replace(main, h("div", { class: "page page-narrow" }, head, lost, list, none));
   const names = new Map((await app.domains()).map((domain) => [domain.id, domain.name]));
   const cards = new Map();
@@ -68,7 +73,17 @@ function waitItem(app, wait, domain, look) {
   return h(
     "article",
     { class: "stack-small", "aria-label": wait.title },
-    h("div", { class: "soft small row row-apart" }, h("h2", { class: "small" }, t("waiting.where", { domain, ago: formatAgo(wait.openedAt) }), !isOwn && ` · ${t("waiting.asAdmin")}`), isOwn && h("a", { href: place }, t("waiting.toConversation"))),
+    h(
+      "div",
+      { class: "soft small row row-apart" },
+      h(
+        "h2",
+        { class: "small" },
+        t("waiting.where", { domain, ago: formatAgo(wait.openedAt) }),
+        !isOwn && ` · ${t("waiting.asAdmin")}`,
+      ),
+      isOwn && h("a", { href: place }, t("waiting.toConversation")),
+    ),
     card.element,
   );
 }
