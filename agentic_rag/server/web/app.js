@@ -1,4 +1,18 @@
-// The shell: who is signed in, which page an address means, what all pages share.
+// The shell of the console: it signs the person in, draws the navigation, and shows the page that an address names.
+//
+// How a page comes about. The server sends `index.html` with an empty `main`. `early.js` waits for the first paint, then
+// imports this module. `begin` asks who the person is. `route` finds the entry of `pages` for the part of the address
+// after `#`, imports its module with its words and style sheet, and calls `show(main, {params, app})`. There is no
+// framework: a page makes elements with `h` (`dom.js`, widgets in `ui.js`) and replaces the parts that change.
+//
+// Where state lives. The address says what is shown. `App` has what all pages share: the user and the domains. The rest is
+// loaded by the page that shows it and lives in the closure of its `show`. What is typed and not saved is in
+// `localStorage` (`drafts.js`), and other tabs are told of a save.
+//
+// How changes arrive. In the chat, events come over a WebSocket (`stream.js`). Other pages load their state again
+// (`watch.js`). An answer may come after the person has gone on, so `loadInto` and `watch` drop one that is older than a
+// later request, each page has a `main` of its own, and code that does something visible after an `await`, such as opening
+// a dialog or changing the address, first checks that its page is still shown (`isConnected`).
 
 import { api, lazily, loadAll, onSignedOut } from "./api.js";
 import { append, below, h, loadStyle, replace } from "./dom.js";

@@ -1,4 +1,11 @@
-// The conversation that is open: what was said, what is being said, and everything one does with it.
+// The conversation that is open: its stored turns, the turn that runs, and everything a person does with them.
+//
+// `turns` is what is shown, in order: `{id, key, question, view, isLive}` with their elements. A turn's `view` has the shape
+// of `stream.js`. It comes from the stored message (`viewOfMessage` in `turn.js`), or from the events of a turn that runs:
+// `views` has the reduced events of each such turn, also of one whose events came before the messages were loaded.
+// `reload` puts both together, and `#settle` replaces the live view by the stored one when a turn has ended. A message that
+// was just sent has a `key` (its `clientMessageId`), and no `id` until the server has accepted it. Changed turns are
+// collected in `dirty` and drawn once per frame.
 
 import { api, apiFile, lazily, loadAll } from "../api.js";
 import { h, loadStyle, oncePerFrame, replace } from "../dom.js";

@@ -1,4 +1,8 @@
 // The chat: domains and conversations beside the conversation that is open.
+//
+// `ChatPage` has one connection (`stream.js`) for all conversations, the list, the composer, and the `view` of the open
+// conversation, null on the start of a new one. The address decides which conversation is open: `update` compares it with
+// the view. `asked` counts the addresses that were asked for, so that what loads for an older one is not shown.
 
 import { api, lazily } from "../api.js";
 import { h, replace, ROOT } from "../dom.js";
