@@ -490,3 +490,50 @@ async def test_a_dialog_does_not_open_on_a_page_that_was_chosen_since(tmp_path: 
             await expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
             await endpoints.release()
         await expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+async def test_older_messages_that_come_twice_are_shown_once(tmp_path: Path) -> None:
+    turns = 25
+    async with console(tmp_path, *[say(f"Answer {number}.") for number in range(turns)]) as desk:
+        page, rig = desk.page, desk.rig
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain, title="Long")
+        for number in range(turns):
+            await rig.say(conversation, f"Question {number}")
+        messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages?limit=200"))["items"]
+        place = f"#/chat/{domain}/{conversation}"
+        await desk.goto(place)
+        shown = page.locator(".turn")
+        await expect(shown).to_have_count(20)
+        async with hold_first(page, "**/messages?limit=200*") as searched:
+            await desk.follow(f"{place}?at={messages[0]['id']}&find=Question")
+            await searched.asked.wait()
+            await page.locator(".thread").evaluate("(thread) => (thread.scrollTop = 0)")
+            await expect(shown).to_have_count(turns)
+            await searched.release()
+        await expect(shown).to_have_count(turns)
+
+
+async def test_messages_of_a_branch_that_was_left_are_not_shown(tmp_path: Path) -> None:
+    async with console(tmp_path, say("One."), say("Two.")) as desk:
+        page, rig = desk.page, desk.rig
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain, title="Branches")
+        path = f"/api/conversations/{conversation}/messages"
+        await rig.say(conversation, "First wording")
+        question = (await rig.ok("GET", path))["items"][0]["id"]
+        await rig.http.post(f"{path}/{question}/edit", json={"content": "Second wording"})
+        await desk.goto(f"#/chat/{domain}/{conversation}")
+        wording = page.locator(".question-text")
+        await expect(wording).to_have_text("Second wording")
+        async with hold_first(page, "**/messages?*") as messages:
+            await page.get_by_role("button", name="Previous branch").click()
+            await messages.asked.wait()
+            await page.locator(".chat-head").get_by_role("button", name="More").click()
+            await page.get_by_role("menuitem", name="Branches").click()
+            lines = page.get_by_role("dialog").locator(".branch-line")
+            async with page.expect_response("**/messages?*"):
+                await lines.filter(has_text="Second wording").click()
+            await settle(page)
+            await messages.release()
+        await expect(wording).to_have_text("Second wording")

@@ -30,7 +30,9 @@ export async function openSource({
   opener = document.activeElement,
   onshow = () => {},
 }) {
+  const address = location.hash;
   await loadAll(loadWords("source"), loadStyle("/web/source.css"));
+  if (location.hash !== address) return null; // the reader went on meanwhile
   shown?.close({ restore: false });
   const panel = new SourcePanel(domainId, {
     places: places.length ? places : [{ documentId, chunkId, sentence, table }],

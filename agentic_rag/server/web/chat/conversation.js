@@ -50,6 +50,7 @@ export class ConversationView {
       branches: [],
       isOpen: true,
       ends: 0,
+      reloads: 0,
     });
     this.list = h("div", { class: "turns", role: "log", "aria-live": "off", "aria-label": t("chat.conversation") });
     this.end = h("div", { class: "thread-end" });
@@ -116,9 +117,10 @@ export class ConversationView {
    * was before, which tells whether a question without an answer is still being answered. */
   async reload(record = null) {
     const { ends } = this;
+    const request = (this.reloads += 1);
     const { turn: current } = record ?? (await api("GET", this.path));
     const { items, hasMore } = await api("GET", `${this.path}/messages`, { query: { limit: PAGE, format: "html" } });
-    if (!this.isOpen) return;
+    if (!this.isOpen || request !== this.reloads) return; // a later load has the messages of another branch
     if (ends !== this.ends) return void (await this.reload()); // a turn has ended since: the messages may lack its answer
     const stored = pair(items);
     const typedIn = this.list.contains(document.activeElement) ? document.activeElement : null; // of a card, say
@@ -430,7 +432,9 @@ export class ConversationView {
     const find = () =>
       this.turns.find((turn) => turn.question.messageId === messageId || turn.view?.messageId === messageId) ?? null;
     while (this.isOpen && !find() && this.older.hasMore) {
+      const [first] = this.turns;
       const { items, hasMore } = await this.#loadBefore(MOST_AT_ONCE);
+      if (first !== this.turns[0]) continue; // scrolling has loaded some of them meanwhile
       this.#putOlder(items);
       this.older.begin(hasMore);
     }
