@@ -1,5 +1,5 @@
-// Requests to the server. One way for all: JSON in and out, errors as ApiError, a lost session asks for a sign-in and
-// goes on where it was.
+// Requests to the server: JSON in and out, errors as ApiError. If the session has ended, a request asks for a sign-in
+// and is sent again.
 
 import { below } from "./dom.js";
 import { detailsInWords, errorText, loadErrorTexts } from "./errors/text.js";
@@ -30,15 +30,16 @@ export class ApiError extends Error {
 
 let signInAgain = null;
 
-/** Say what asks for a sign-in: `signInAgain()` resolves to true once somebody is signed in, to false otherwise. */
+/** Set the function that asks for a sign-in. It resolves to whether a person is signed in. */
 export function onSignedOut(ask) {
   signInAgain = ask;
 }
 
 /** Make a request and return its JSON, null where there is none.
  *
- * `body`: JSON, or a FormData; `query`: parameters, those that are null or "" left out; `ifMatch`: a version, which must
- * be the stored one, "" where nothing may be stored yet; `signal`: aborts it. Raises ApiError; an aborted one raises its AbortError. */
+ * `body`: JSON, or a FormData; `query`: parameters, those that are null or "" left out; `ifMatch`: a version, which
+ * must be the stored one, "" where nothing may be stored yet; `signal`: aborts it. Raises ApiError; an aborted one
+ * raises its AbortError. */
 export async function api(method, path, options = {}) {
   const response = await send(method, path, options);
   return response.status === 204 || response.status === 304 ? null : await response.json();
@@ -143,8 +144,8 @@ export function lazily(load) {
   };
 }
 
-/** Return what several loads give. One that fails is told of when all have ended: who then tries again begins anew with
- * each that failed, and does not join one that is about to. */
+/** Wait for several loads and return their results. A failure is raised once all have ended: a retry then starts each
+ * failed load again, and does not join one that is about to fail. */
 export async function loadAll(...loads) {
   await Promise.allSettled(loads);
   return Promise.all(loads);

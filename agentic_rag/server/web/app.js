@@ -1,18 +1,18 @@
 // The shell of the console: it signs the person in, draws the navigation, and shows the page that an address names.
 //
-// How a page comes about. The server sends `index.html` with an empty `main`. `early.js` waits for the first paint, then
-// imports this module. `begin` asks who the person is. `route` finds the entry of `pages` for the part of the address
-// after `#`, imports its module with its words and style sheet, and calls `show(main, {params, app})`. There is no
-// framework: a page makes elements with `h` (`dom.js`, widgets in `ui.js`) and replaces the parts that change.
+// How a page comes about. The server sends `index.html` with an empty `main`. `early.js` waits for the first paint,
+// then imports this module. `begin` asks who the person is. `route` finds the entry of `pages` for the part of the
+// address after `#`, imports its module with its words and style sheet, and calls `show(main, {params, app})`. There is
+// no framework: a page makes elements with `h` (`dom.js`, widgets in `ui.js`) and replaces the parts that change.
 //
-// Where state lives. The address says what is shown. `App` has what all pages share: the user and the domains. The rest is
-// loaded by the page that shows it and lives in the closure of its `show`. What is typed and not saved is in
-// `localStorage` (`drafts.js`), and other tabs are told of a save.
+// Where state lives. The address says what is shown. `App` has what all pages share: the user and the domains. The rest
+// is loaded by the page that shows it and lives in the closure of its `show`. What is typed and not saved is in
+// `localStorage` (`drafts.js`); a save notifies the other tabs.
 //
 // How changes arrive. In the chat, events come over a WebSocket (`stream.js`). Other pages load their state again
-// (`watch.js`). An answer may come after the person has gone on, so `loadInto` and `watch` drop one that is older than a
-// later request, each page has a `main` of its own, and code that does something visible after an `await`, such as opening
-// a dialog or changing the address, first checks that its page is still shown (`isConnected`).
+// (`watch.js`). An answer may come after the person has gone on, so `loadInto` and `watch` drop one that is older than
+// a later request, each page has a `main` of its own, and code that does something visible after an `await`, such as
+// opening a dialog or changing the address, first checks that its page is still shown (`isConnected`).
 
 import { api, lazily, loadAll, onSignedOut } from "./api.js";
 import { append, below, h, loadStyle, replace } from "./dom.js";
@@ -25,8 +25,8 @@ import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
 
 /** The pages. `path`: what follows `#/`, with `:name` for a segment, `:name?` for one that may be missing and `*name`
  * for the rest; the first that fits is shown. `load`: its module, which exports
- * `async function show(main, {params, app})`; that may return `leave()`, or `{leave, update(params)}` where the same
- * page goes on with other params. `words`: its section of the languages, `style`: a style sheet of its own. `nav`: how it
+ * `async function show(main, {params, app})`; that may return `leave()`, or `{leave, update(params)}` if the page
+ * can show other params itself. `words`: its section of the languages, `style`: a style sheet of its own. `nav`: how it
  * stands in the navigation, if it does: a key, an icon, the address, and for whom; `mount(link)` adds to the link. */
 export const pages = [
   {
@@ -90,7 +90,7 @@ export const pages = [
   },
 ];
 
-/** Count the waits at their link. The module that counts is loaded after the page is shown. */
+/** Show the number of waits at their link. Its module is loaded after the page is shown. */
 async function mountCount(link) {
   const { countWaits } = await import("./waiting/count.js");
   app.waitsCounted = countWaits(link);
@@ -188,8 +188,8 @@ let app;
 let shown = { page: null, leave: null, update: null };
 let turn = 0;
 
-/** Return a new, empty `main` in place of the old one: a page whose answer comes after the reader has left it writes into
- * an element that is no longer shown. */
+/** Return a new, empty `main` in place of the old one: a page whose answer comes after the reader has left it writes
+ * into an element that is no longer shown. */
 function freshMain(page = null) {
   const old = document.getElementById("main");
   const fresh = old.cloneNode(false);
@@ -356,7 +356,7 @@ function takeRights(who) {
 
 let asking = null;
 
-/** Ask for a sign-in over the page; resolves to whether somebody is signed in. */
+/** Ask for a sign-in over the page. Resolves to whether a person is signed in. */
 const signedOut = () => (asking ??= askAgain().finally(() => (asking = null)));
 
 async function askAgain() {

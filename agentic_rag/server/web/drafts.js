@@ -64,7 +64,7 @@ function forgetOldest(name, value) {
   }
 }
 
-/** Say whose drafts are read and written from here on; those of whoever used this browser before are forgotten. */
+/** Set the user whose drafts are read and written. Drafts of an earlier user of this browser are deleted. */
 export function ownDrafts(name) {
   owner = name;
   forget((key) => !key.startsWith(nameOf("")));
@@ -76,7 +76,7 @@ export function ownDrafts(name) {
   }
 }
 
-/** Forget all drafts, and keep none until the page is loaded anew: who comes next to this browser is somebody else. */
+/** Delete all drafts, and keep none until the page is reloaded: the next user of this browser may be another person. */
 export function endDrafts() {
   ended = true;
   forget(() => true);
@@ -91,8 +91,8 @@ function forget(fits) {
   }
 }
 
-/** Return a channel to the other tabs: `tell(what, details)`, `hear(what, call)` (returns what ends it). What is told
- * comes from our own pages only, and says that something changed, never what it is now. */
+/** Return a channel to the other tabs: `tell(what, details)`, `hear(what, call)` (returns a function that ends it). What
+ * is told comes from our own pages only, and says that something changed, never what it is now. */
 export function tabs(name) {
   const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel(`agentic-rag.${name}`) : null;
   return {

@@ -1,5 +1,6 @@
-// Who is signed in: by the ticket of `agentic-rag open`, by what the browser has; and noticing when a sign-in has ended,
-// before somebody finds out by losing what they typed. The forms are in `sign-in.js`, loaded where one is wanted.
+// Who is signed in: by the ticket of `agentic-rag open`, by what the browser has; and noticing when a sign-in has
+// ended, before somebody finds out by losing what they typed. The forms are in `sign-in.js`, loaded where one is
+// wanted.
 
 import { api } from "./api.js";
 import { endDrafts, tabs } from "./drafts.js";
@@ -10,14 +11,15 @@ const LOOK_SECONDS = 30;
 /** Word to and from the page's other tabs: `in` and `out`, of who signed in or out there. */
 export const session = tabs("session");
 
-/** Return who asks, `{name, operator, signedIn, provider, needsKey, grants}`; `name` is null where nobody is signed in. */
+/** Return who asks, `{name, operator, signedIn, provider, needsKey, grants}`; `name` is null where nobody is signed
+ * in. */
 export async function presence() {
   const early = globalThis.earlyPresence; // the request that `early.js` began
   globalThis.earlyPresence = null;
   return (await early) ?? (await api("GET", "/api/auth", { asIs: true }));
 }
 
-/** Use the ticket that stands behind the `#` of the address, and take it out of there. Returns whether there was one. */
+/** Use the ticket after the `#` of the address, and remove it from there. Returns whether there was one. */
 export async function useTicket() {
   const match = /^#ticket=([\w-]+)$/.exec(location.hash);
   if (!match) return false;
@@ -27,7 +29,7 @@ export async function useTicket() {
   return true;
 }
 
-/** Take the reason out of the address with which an OpenID provider sent the browser back; null: there is none. */
+/** Remove and return the reason that an OpenID provider added to the address after a refused sign-in, or null. */
 export function takeRefusal() {
   const match = /^#\/sign-in-failed\/([A-Z_]+)$/.exec(location.hash);
   if (!match) return null;
@@ -39,7 +41,8 @@ export function takeRefusal() {
 export const tellSignedIn = () => session.tell("in");
 
 /** Keep a signed-in browser signed in while the page is used, and notice when it no longer is, or may do something else.
- * `ended()`: nobody is signed in any more; `changed(user)`: the same user with other rights. Returns what ends that. */
+ * `ended()`: nobody is signed in any more; `changed(user)`: the same user with other rights. Returns a function that
+ * ends the watch. */
 export function keepSignedIn(user, { ended, changed }) {
   if (!user.signedIn) return () => {};
   let lastUser = user;
@@ -58,7 +61,7 @@ export function keepSignedIn(user, { ended, changed }) {
     await compare();
   };
   const compare = async () => {
-    const who = await presence().catch(() => null); // one that does not answer says nothing of who is signed in
+    const who = await presence().catch(() => null); // without an answer, the sign-in is unknown
     if (!who) return;
     if (who.name === null) return void (document.hidden || ended());
     if (who.name !== lastUser.name) return void location.reload(); // nothing of one person is left for the next

@@ -59,7 +59,7 @@ function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
   return h("div", { class: "stack" }, there, h("p", { class: "or" }, t("shell.or")), form);
 }
 
-/** Show the form as a page of its own until somebody is signed in, here or in another tab. */
+/** Show the form as the whole page until a person signs in, here or in another tab. */
 export async function signInPage(place, who, refusal = null) {
   await loadWords("signin");
   return await new Promise((resolve) => {
@@ -133,7 +133,7 @@ export async function signInDialog(before) {
   return (await dialog.closed) === true ? settle(before, await presence()) : null;
 }
 
-/** Call `signedIn()` once somebody is, in whichever tab it was done. Returns what ends the looking. */
+/** Call `signedIn()` once somebody is, in whichever tab it was done. Returns a function that ends the polling. */
 function onPresence(signedIn) {
   let ended = false;
   const end = () => {

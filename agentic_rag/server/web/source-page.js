@@ -59,7 +59,7 @@ export class PageView {
   start() {
     this.#show(this.number);
     const { marks, page } = this;
-    // The sheet has the page's shape before the image is there: its place is known at once.
+    // The sheet has the page's shape before the image is loaded, so its place is known at once.
     (marks.querySelector(".page-cited") ?? marks.querySelector(".page-passage"))?.scrollIntoView({
       block: "nearest",
       inline: "nearest",
@@ -67,7 +67,7 @@ export class PageView {
     this.counting = new AbortController();
     api("GET", this.address, { signal: this.counting.signal }).then(
       ({ pageCount }) => this.#setCount(Math.max(pageCount ?? 0, page.number) || null),
-      () => {}, // without the number of pages the last one is known when there is no next
+      () => {}, // without the number of pages, a missing next page shows the end
     );
   }
 

@@ -17,8 +17,8 @@ let shown = null;
 /** Open the panel at a passage: beside the chat where there is room, else over the page.
  *
  * `sentence`: the cited words, marked in the passage; "": the passage as a whole. `table`: the cited rows, instead.
- * `places`, `at`: all citations of the answer and which of them this is; arrow keys go through them. `opener`: what gets
- * the focus back. `onshow(at)`: called with the citation that is shown, and with null at the end. */
+ * `places`, `at`: all citations of the answer and which of them this is; arrow keys go through them. `opener`: what
+ * gets the focus back. `onshow(at)`: called with the citation that is shown, and with null at the end. */
 export async function openSource({
   domainId,
   documentId,
@@ -313,7 +313,7 @@ class SourcePanel {
 
 const isAttached = (id) => id.startsWith("att_");
 
-/** Return what could not be shown, in words; what the page says of its own marks is said in the reader's language. */
+/** Return the notes about parts that could not be shown. Notes about marks are translated. */
 function notesOf({ notes, page }) {
   if (!page || page.found === "whole") return notes;
   const [ownNote, ...others] = notes;
@@ -321,7 +321,7 @@ function notesOf({ notes, page }) {
   return [page.found === "none" ? t("source.noMarks") : t("source.fewMarks"), ...others];
 }
 
-/** A paragraph beside the passage, below the heading it stands under where that is another one. */
+/** A paragraph before or after the passage, below its heading if that differs. */
 function near(place, neighbour) {
   if (!neighbour) return null;
   const isElsewhere = neighbour.headingPath.join("\n") !== place.headingPath.join("\n");

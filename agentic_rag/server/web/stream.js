@@ -5,7 +5,7 @@
 //     let view = emptyTurn();
 //     for (const event of events) view = reduce(view, event);
 //
-// The connection opens again by itself, asks for what follows the last event that it has, and sends a message that was
+// The connection reconnects, asks for the events after the last one it has, and sends a message that was
 // not acknowledged once more under its `clientMessageId`, so that nothing is lost and nothing comes twice:
 //
 //     const stream = new Stream({ protocols: async () => ["agentic-rag.native"], onEvent, onState, onResync });
@@ -18,11 +18,13 @@ export const ENDS = new Set(["done", "error", "interrupted"]);
 
 /** Return the view of a turn of which nothing is known yet.
  *
- * `status`: running, waiting (for a person), done, error or interrupted. `items`: what the agent said and did, in order;
- * `lanes`: the same of each delegate, by its path (`{agent, parentToolCallId, items}`). `waits`: what a person is asked,
- * by its id. `seq`: the number of the last event. Items:
+ * `status`: running, waiting (for a person), done, error or interrupted. `items`: what the agent said and did, in
+ * order;
+ * `lanes`: the same of each delegate, by its path (`{agent, parentToolCallId, items}`). `waits`: what a person is
+ * asked, by its id. `seq`: the number of the last event. Items:
  *
- * - `{kind: "text", iteration, text, at, citations, continues}`: `at` is its place (code points) in the text of its iteration
+ * - `{kind: "text", iteration, text, at, citations, continues}`: `at` is its place (code points) in the text of its
+ * iteration
  * - `{kind: "thinking", iteration, text}`
  * - `{kind: "call", id, name, server, iteration, written, arguments, status, progress, result, durationMs, waitIds}`;
  *   `status`: writing (its arguments come), running, ok, error, denied, interrupted
@@ -300,7 +302,7 @@ const CHANGES = {
   },
 };
 
-/** Return the text that the agent has said, as it is stored: steps apart by an empty line, one that was cut off joined. */
+/** Return the agent's text as it is stored: an empty line between steps, and none before a step that continues one. */
 export function textOf(view) {
   let text = "";
   let iteration = null;
@@ -335,8 +337,8 @@ export class FrameRefused extends Error {
  *
  * `protocols()`: the subprotocols to offer, with a fresh ticket where there are keys; it may fail, and is asked again.
  * `onEvent(event)`: each event of a followed conversation, once, in order; title news between turns have no `seq`.
- * `onState(state)`: connecting, open, lost (it tries again) or closed. `onResync(conversationId)`: the log is gone, load
- * the messages. */
+ * `onState(state)`: connecting, open, lost (it tries again) or closed. `onResync(conversationId)`: the log is gone,
+ * load the messages. */
 export class Stream {
   constructor({
     url = defaultUrl(),
@@ -409,7 +411,7 @@ export class Stream {
     return this.#ask({ type: "answer", conversationId, waitId, action, content }, false);
   }
 
-  /** Stop a turn, as long as the connection stands: `POST …/interrupt` says whether it arrived. */
+  /** Stop a turn if the connection is open. `POST …/interrupt` also reports whether the request arrived. */
   interrupt({ conversationId, turnId, queued }) {
     this.#write({ type: "interrupt", conversationId, turnId, queued });
   }

@@ -5,11 +5,11 @@ import { errorText } from "./errors/text.js";
 import { t } from "./i18n.js";
 import { icon } from "./icons.js";
 
-/** Say something to a screen reader, and to nobody else. */
+/** Announce a text to a screen reader. */
 export function announce(text) {
   const live = document.getElementById("live");
   live.textContent = "";
-  setTimeout(() => (live.textContent = text), 30); // one that is told the same twice says it once
+  setTimeout(() => (live.textContent = text), 30); // without the pause, a reader does not repeat an equal text
 }
 
 /** A button. `kind`: primary, quiet (no frame), danger; `icon`: its name; `label`: its words, which only a screen reader
@@ -44,7 +44,8 @@ async function whileBusy(element, act) {
   }
 }
 
-/** A small message that goes by itself. `undo`: `{label?, act}`, then it stays longer; `kind`: error stays until closed. */
+/** Show a message for 5 seconds, or for 8 with `undo` (`{label?, act}`). A message of kind `error` stays until it is
+ * closed. */
 export function toast(text, { undo, kind = "", seconds } = {}) {
   const close = () => {
     clearTimeout(timer);
@@ -113,8 +114,8 @@ export function doLater(text, { act, undo, address = "", seconds = 6 }) {
 
 /** Open a dialog and return `{element, close(value), closed}`; `closed` resolves to what it was closed with. `close`
  * returns whether the dialog was still open: a person who closed it, or went to another page, is not taken anywhere.
- * `build(close)` returns its content; `actions(close)` its buttons. Escape closes it with undefined, and so does another
- * address of the page, unless the dialog is `lasting`: it belongs to no page, or shows something only once. */
+ * `build(close)` returns its content; `actions(close)` its buttons. Escape closes it with undefined, and so does
+ * another address of the page, unless the dialog is `lasting`: it belongs to no page, or shows something only once. */
 export function openDialog(title, { build, actions, wide = false, side = false, lasting = false, onclose } = {}) {
   const heading = newId("dialog");
   let resolve;
@@ -173,7 +174,8 @@ export function confirmLoss(title, text, action) {
   return openDialog(title, { build: () => h("p", {}, text), actions }).closed.then(Boolean);
 }
 
-/** A labelled control. `control`: an input, select or textarea; returns the field with `setError(text)` and `setHint`, and
+/** A labelled control. `control`: an input, select or textarea; returns the field with `setError(text)` and `setHint`,
+ * and
  * `refuse(text)`, which shows an error and focuses the control. */
 export function field(label, control, { hint = "", error = "", inline = false } = {}) {
   control.id ||= newId("field");
@@ -359,7 +361,8 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
   return element;
 }
 
-/** Return a table. `columns`: `{label, cell(row), align?}`; `empty`: shown if there are no rows. A wide table scrolls. */
+/** Return a table. `columns`: `{label, cell(row), align?}`; `empty`: shown if there are no rows. A wide table
+ * scrolls. */
 export function table(caption, columns, rows, { empty } = {}) {
   if (!rows.length && empty) return empty;
   const of = (column) => (column.align === "end" ? "cell-end" : null);
@@ -387,8 +390,8 @@ export function table(caption, columns, rows, { empty } = {}) {
   );
 }
 
-/** What is shown where there is nothing: what this is, and what to do next. `actions`: buttons or links; `level`: of its
- * heading, 1 where it is the whole page. */
+/** The content of an empty list or page: what belongs here, and what to do next. `actions`: buttons or links; `level`:
+ * of the heading, 1 if this is the whole page. */
 export function emptyState(title, text, { icon: name = "info", actions = [], level = 2 } = {}) {
   return h(
     "div",
@@ -481,8 +484,8 @@ export function skeleton(lines = 3) {
 /** The newest load of an element: a token that older ones do not have. */
 const loads = new WeakMap();
 
-/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. An answer
- * that comes after a later load of the element began is dropped. */
+/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. An
+ * answer that comes after a later load of the element began is dropped. */
 export async function loadInto(element, load, build) {
   const token = {};
   loads.set(element, token);

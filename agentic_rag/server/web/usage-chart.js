@@ -1,4 +1,5 @@
-// The chart of tokens per day, stacked by model or by kind of token. The usage pages of a domain and of the server show it.
+// The chart of tokens per day, stacked by model or by kind of token. The usage pages of a domain and of the server show
+// it.
 
 import { h, loadStyle, replace, svg } from "./dom.js";
 import { formatDate, formatNumber, t } from "./i18n.js";
@@ -22,13 +23,15 @@ const MISSES = [
   "unavailable",
 ];
 
-/** Return the text for a reason for which the prompt cache missed. Reasons that a service added later stand for themselves. */
+/** Return the text for a reason for which the prompt cache missed. Reasons that a service added later stand for
+ * themselves. */
 export const cacheMissName = (reason) => (MISSES.includes(reason) ? t(`usage.miss.${reason}`) : reason);
 
 /** Load the style of the chart. Wait for it before the chart is shown, so that nothing moves. */
 export const loadChartStyle = () => loadStyle("/web/usage-chart.css");
 
-/** Return the chart of rows grouped by day and model, for the days `from` to `to`, both included; null without tokens. */
+/** Return the chart of rows grouped by day and model, for the days `from` to `to`, both included; null without
+ * tokens. */
 export function usageChart(rows, { from, to }) {
   if (!rows.some(tokensOf)) return null;
   const days = daysBetween(from || rows.map((row) => row.day).sort()[0], to);

@@ -1,13 +1,13 @@
-// Keeping a page up to date while the server's state changes: `watch` for what is loaded again by itself, and
-// `keepFocus` for drawing it under somebody's hands.
+// Keeping a page up to date while the server's state changes: `watch` loads it again periodically, and `keepFocus`
+// draws it without taking the keyboard focus from a person.
 
 const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex='0']";
 
 /** Load something now and every so often while the page is visible, and draw it when it has changed.
  *
  * `load()` resolves to JSON; `draw(state)` shows it; `onerror(error)` gets the error of a later load, and null after a
- * load that succeeded. An error of the first load is raised. Returns a function that ends the watch; its `now()` loads at
- * once, for an action that has changed the state. An answer that comes after a later request was sent is dropped: it
+ * load that succeeded. An error of the first load is raised. Returns a function that ends the watch; its `now()` loads
+ * at once, for an action that has changed the state. An answer that comes after a later request was sent is dropped: it
  * may be older than what is shown. */
 export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}) {
   let shown = null;
@@ -46,7 +46,7 @@ export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}
   return end;
 }
 
-/** Draw something again without taking the focus from the person in it: it goes to what stands in the same place. */
+/** Draw an element's content again, and move the focus to the control in the same place. */
 export function keepFocus(element, draw) {
   const at = [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
   draw();

@@ -1,7 +1,8 @@
-// The app of an MCP server below a tool call: a stranger's page in a frame without origin and network, and the host's side
-// of the protocol of MCP Apps (SEP-1865) with it. The page gets the call's arguments and result. It can ask to open a link
-// or to send a message; a person confirms each. It can call tools and read resources of its own server: the server decides
-// which, and a person decides where the domain's rules say so. All requests end when the app is closed or leaves the page.
+// The app of an MCP server below a tool call: a stranger's page in a frame without origin and network, and the host's
+// side of the protocol of MCP Apps (SEP-1865) with it. The page gets the call's arguments and result. It can ask to
+// open a link or to send a message; a person confirms each. It can call tools and read resources of its own server: the
+// server decides which, and a person decides where the domain's rules say so. All requests end when the app is closed
+// or leaves the page.
 
 import { api, apiFile } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -22,7 +23,7 @@ const LOOK_MS = 1_000;
 
 /** The app of one call. `address`: of its page; `name`: of its tool; `send(text)`: sends a message of the person;
  * `mayAnswer(wait)` and `mayAllowAlways`: as for the card of a wait; `onEnd()`: the app was closed.
- * `update(call)` tells the app the call's result. An app that is no longer on the page ends by itself. */
+ * `update(call)` tells the app the call's result. An app ends once it is no longer on the page. */
 export class AppFrame {
   constructor({ address, name, send, mayAnswer, mayAllowAlways, onEnd }) {
     Object.assign(this, { address, name, send, mayAnswer, mayAllowAlways, onEnd });

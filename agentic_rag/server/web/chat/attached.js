@@ -18,7 +18,8 @@ const reasonOf = (error) =>
     : errorText(error);
 
 /** The attached files. `conversation()` resolves to the id of the conversation they belong to; `onchange()`: a file has
- * come further; `onempty()`: a person removed the last one. `isBusy`: one is on its way still; `ready`: those that a message can be sent with. */
+ * come further; `onempty()`: a person removed the last one. `isBusy`: one is on its way still; `ready`: those that a
+ * message can be sent with. */
 export class AttachedFiles {
   constructor({ conversation, onchange, onempty }) {
     Object.assign(this, { conversation, onchange, onempty, items: [], last: Promise.resolve(), isOver: false });
@@ -64,7 +65,7 @@ export class AttachedFiles {
       this.#takeOff(item);
   }
 
-  /** The composer shows another conversation: what is being sent goes on, and is there when somebody is back. */
+  /** Stop showing the files. Uploads continue, and the next visit of the conversation shows them. */
   leave() {
     this.isOver = true;
   }
@@ -141,7 +142,7 @@ export class AttachedFiles {
     }
   }
 
-  /** Take a file off the message. One that is being sent is stopped; one that was read is deleted. */
+  /** Remove a file from the message. Its upload is stopped, or the uploaded file is deleted. */
   async #remove(item) {
     item.stop?.abort();
     this.#takeOff(item);

@@ -1,4 +1,5 @@
-// What an agent does: calls with their arguments, progress and results, delegates in lanes of their own, what was found.
+// What an agent does: calls with their arguments, progress and results, delegates in lanes of their own, what was
+// found.
 
 import { api, lazily } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -43,7 +44,8 @@ export function subject(call) {
 
 const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
-/** The card of a call. `update(call, around)`; `around`: `{lanes, waits, hits, domainId, lane(lane), wait(wait), more()}`. */
+/** The card of a call. `update(call, around)`; `around`: `{lanes, waits, hits, domainId, lane(lane), wait(wait),
+ * more()}`. */
 export class CallCard {
   constructor() {
     this.mark = h("span", { class: "call-mark" });

@@ -119,7 +119,7 @@ export class Composer {
     return undefined;
   }
 
-  /** The new conversation has an id now: what is typed from here on is a draft of its own. */
+  /** Use the draft of a conversation that was just created. */
   moveTo(key) {
     this.draft?.clear();
     this.#keepImages(this.key, { images: [] });
@@ -130,7 +130,7 @@ export class Composer {
     this.#keepAttached();
   }
 
-  /** Say what may be written here: a first question, or one that follows. */
+  /** Set the hint in the empty field. */
   setPlaceholder(text) {
     this.text.placeholder = text;
   }
@@ -159,7 +159,7 @@ export class Composer {
     return this.picker?.value;
   }
 
-  /** The page shows another conversation, or is left: what is being sent goes on, and is shown no more. */
+  /** Stop showing the attached files, because another conversation or page is shown. Uploads continue. */
   leave() {
     this.attached?.leave();
     this.attached = null;
@@ -337,7 +337,7 @@ export class Composer {
     } catch (error) {
       const isKept = this.leaving === content || (sentDraft?.read() ?? "").startsWith(content);
       this.leaving = "";
-      // Whoever typed on meanwhile keeps that; what was not sent stands before it.
+      // Text that was typed meanwhile stays; the unsent text is put before it.
       if (this.opened === opened) {
         this.text.value = [content, this.text.value].filter(Boolean).join("\n");
         this.images = [...images, ...this.images];

@@ -1,11 +1,12 @@
 // The conversation that is open: its stored turns, the turn that runs, and everything a person does with them.
 //
-// `turns` is what is shown, in order: `{id, key, question, view, isLive}` with their elements. A turn's `view` has the shape
-// of `stream.js`. It comes from the stored message (`viewOfMessage` in `turn.js`), or from the events of a turn that runs:
+// `turns` is what is shown, in order: `{id, key, question, view, isLive}` with their elements. A turn's `view` has the
+// shape of `stream.js`. It comes from the stored message (`viewOfMessage` in `turn.js`), or from the events of a turn
+// that runs:
 // `views` has the reduced events of each such turn, also of one whose events came before the messages were loaded.
-// `reload` puts both together, and `#settle` replaces the live view by the stored one when a turn has ended. A message that
-// was just sent has a `key` (its `clientMessageId`), and no `id` until the server has accepted it. Changed turns are
-// collected in `dirty` and drawn once per frame.
+// `reload` puts both together, and `#settle` replaces the live view by the stored one when a turn has ended. A message
+// that was just sent has a `key` (its `clientMessageId`), and no `id` until the server has accepted it. Changed turns
+// are collected in `dirty` and drawn once per frame.
 
 import { api, apiFile, lazily, loadAll } from "../api.js";
 import { h, loadStyle, oncePerFrame, replace } from "../dom.js";
@@ -19,7 +20,7 @@ import { AnswerPart, QuestionPart, headingOf, viewOfMessage } from "./turn.js";
 
 const PAGE = 40;
 const NEAR = 80;
-const MOST_TURNS = 60; // of a conversation that goes on for hours; who scrolls up has the others again
+const MOST_TURNS = 60; // shown at once; scrolling up loads the others again
 const KEPT_TURNS = 30;
 const MOST_AT_ONCE = 200; // messages of one request
 const RUNNING = new Set(["running", "waiting"]);
@@ -102,7 +103,7 @@ export class ConversationView {
     return this.turns.some((turn) => (turn.view ? turn.isLive && RUNNING.has(turn.view.status) : turn.key === null));
   }
 
-  /** Load what there is, and follow what comes. */
+  /** Load the stored messages, and follow new events. */
   async open() {
     replace(this.list, skeleton(5));
     this.desk.stream.follow(this.id);
@@ -157,7 +158,7 @@ export class ConversationView {
     this.draw.cancel();
   }
 
-  // What comes
+  // Events
 
   onEvent(event) {
     if (event.type === "title") this.desk.onTitle(this.id, event.title);
@@ -208,7 +209,7 @@ export class ConversationView {
     return turn;
   }
 
-  /** A question that is asked again stands on a new branch: what followed it is no longer of this one. */
+  /** Remove the turns from a question that is asked again: its answer begins a new branch. */
   #dropAsked(userMessageId) {
     const at = userMessageId ? this.turns.findIndex((turn) => turn.question.messageId === userMessageId) : -1;
     if (at >= 0) this.#cut(at);
@@ -283,7 +284,7 @@ export class ConversationView {
     this.#follow();
   }
 
-  // What is there
+  // Stored turns
 
   #put(pairs, isOlder) {
     const turns = pairs.map(({ id, question, answer }) => {
@@ -385,13 +386,13 @@ export class ConversationView {
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.element;
     const isNear = scrollHeight - scrollTop - clientHeight < NEAR;
-    // What grew meanwhile is not somebody scrolling away: only who goes up wants to stay there.
+    // Growing content is no scrolling: only a person who scrolls up wants to stay there.
     if (isNear || scrollTop < this.lastTop) this.sticks = isNear;
     this.lastTop = scrollTop;
     this.jump.hidden = this.sticks;
   }
 
-  /** Stay at the end as it grows, unless somebody has gone up since the last frame. */
+  /** Stay at the end while content grows, unless a person has scrolled up since the last frame. */
   #follow() {
     if (this.sticks) this.#scrolled();
     if (this.sticks) this.toEnd();
@@ -441,7 +442,7 @@ export class ConversationView {
     return find();
   }
 
-  // What one does
+  // Actions
 
   /** Send a message; resolves once the server has it. */
   async send({ content, images, attachments = [] }) {
@@ -455,7 +456,7 @@ export class ConversationView {
     try {
       await this.#await(turn, () => this.#deliver({ content, images, attachments, key }));
     } catch (error) {
-      if (error.code === "CLOSED" || isLeft) return; // it is sent when somebody is back
+      if (error.code === "CLOSED" || isLeft) return; // the next page sends it
       this.#forgetUnsent(key);
       throw error;
     }
@@ -537,7 +538,7 @@ export class ConversationView {
     this.#drawEmpty();
   }
 
-  /** Stop what runs. Asked for by a request, so that one is told where it does not arrive. */
+  /** Stop the running turn. By a request, so that the person learns if it did not arrive. */
   async stop() {
     const turn = this.running;
     if (turn) await api("POST", `${this.path}/interrupt`, { body: { turnId: turn.id } });
@@ -759,7 +760,8 @@ function rangesOf(element, words) {
 }
 
 /** Return the items of a stored answer with the hits that came while it was written: these have scores and open their
- * passages, the stored ones know the headings. Searches of one step end in any order, so the query tells which is which. */
+ * passages, the stored ones know the headings. Searches of one step end in any order, so the query tells which is
+ * which. */
 function withLiveHits(items, live) {
   const queries = new Map(
     items.filter((item) => item.kind === "call").map((item) => [`${item.id}:hits`, item.arguments?.query]),

@@ -1,5 +1,5 @@
-// Images that are not sent yet. They are too large for where drafts are, so that a database of the browser's keeps them;
-// a draft says under which keys there are any, and this module is loaded for those alone.
+// Images that are not sent yet. They are too large for where drafts are, so that a database of the browser's keeps
+// them; a draft says under which keys there are any, and this module is loaded for those alone.
 
 import { draft, IMAGES } from "../drafts.js";
 

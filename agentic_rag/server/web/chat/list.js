@@ -341,7 +341,7 @@ export class ConversationList {
     this.#plan();
   }
 
-  /** Show that a turn waits for a person, or goes on. */
+  /** Show that a turn waits for a person, or continues. */
   setWaiting(conversationId, isWaiting) {
     const record = this.items.find((record) => record.id === conversationId);
     if (!record?.turn) return;
@@ -613,7 +613,7 @@ export class ConversationList {
     );
   }
 
-  // What one does
+  // Actions
 
   rename(record) {
     const name = field(t("chat.title"), input({ value: record.title, maxlength: 200 }));
@@ -642,7 +642,7 @@ export class ConversationList {
     name.control.select();
   }
 
-  /** Show a conversation as the server has it now, wherever it stands in the list. */
+  /** Show a conversation as the server returned it, in the list and in search results. */
   #take(changed) {
     this.changes += 1;
     this.items = this.items.map((record) => (record.id === changed.id ? changed : record));
@@ -708,8 +708,8 @@ export class ConversationList {
   }
 }
 
-/** Return whether nothing was said in a conversation yet. The page makes one when a file is attached to a first question,
- * and the question may never be sent. */
+/** Return whether nothing was said in a conversation yet. The page makes one when a file is attached to a first
+ * question, and the question may never be sent. */
 const isUnused = ({ title, lastMessageAt, turn }) => !title && !lastMessageAt && !turn;
 
 /** Return the group of a time: its words' key. */

@@ -1,4 +1,4 @@
-// Older messages: they come as one scrolls up, and what one reads stays where it is.
+// Older messages are loaded while a person scrolls up, and the visible ones keep their place.
 
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
@@ -8,7 +8,8 @@ const SETTLING = 6;
 const AHEAD = "600px 0px 0px";
 
 export class OlderMessages {
-  /** `frame`: what scrolls; `list`: holds the turns. `load()` resolves to a page before the first message, `{hasMore, …}`;
+  /** `frame`: what scrolls; `list`: holds the turns. `load()` resolves to a page before the first message, `{hasMore,
+   * …}`;
    * `put(page)` puts it into the list. */
   constructor({ frame, list, load, put }) {
     Object.assign(this, { frame, list, load, put, hasMore: false, begun: 0, loading: false });
@@ -22,7 +23,7 @@ export class OlderMessages {
     });
   }
 
-  /** The list is another by now: what is being loaded for the one before is dropped. */
+  /** Begin with another list. A page that is being loaded for the previous one is dropped. */
   begin(hasMore) {
     this.begun += 1;
     this.#rest(hasMore);
@@ -60,7 +61,7 @@ export class OlderMessages {
     }
   }
 
-  /** Look anew whether one is near the top: who went there while a page was loading asks for the next one by that. */
+  /** Observe the top again: a person who scrolled there while a page was loading needs the next one. */
   #rest(hasMore) {
     this.hasMore = hasMore;
     this.#setLoading(false);
@@ -97,7 +98,7 @@ export class OlderMessages {
     });
   }
 
-  /** The first turn that one sees. */
+  /** Return the first visible turn. */
   #seen() {
     const top = topOf(this.frame);
     const turns = [...this.list.querySelectorAll(":scope > .turn")];

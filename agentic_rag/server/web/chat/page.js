@@ -1,8 +1,8 @@
 // The chat: domains and conversations beside the conversation that is open.
 //
 // `ChatPage` has one connection (`stream.js`) for all conversations, the list, the composer, and the `view` of the open
-// conversation, null on the start of a new one. The address decides which conversation is open: `update` compares it with
-// the view. `asked` counts the addresses that were asked for, so that what loads for an older one is not shown.
+// conversation, null on the start of a new one. The address decides which conversation is open: `update` compares it
+// with the view. `asked` counts the addresses that were asked for, so that what loads for an older one is not shown.
 
 import { api, lazily } from "../api.js";
 import { h, replace, ROOT } from "../dom.js";
@@ -124,7 +124,7 @@ class ChatPage {
       await this.begin({ domain: created.id, conversation: created.conversationId });
   }
 
-  /** Load what a conversation is shown with, if there is one: before anything changes, so that nothing comes between. */
+  /** Load the module that shows conversations, if one is opened: first, so that the page changes in one step. */
   async #loadParts(conversation) {
     if (conversation) this.parts ??= await conversationParts();
   }
@@ -344,8 +344,8 @@ class ChatPage {
     if (this.isLeft) this.stream.close();
   }
 
-  /** Make the conversation of a first message, one for all that are sent until it is there, and show it, unless the reader
-   * goes on meanwhile: then the message is sent all the same. Returns its view. */
+  /** Create and show the conversation of a first message; messages that are sent meanwhile join it. If the reader opens
+   * another page first, the conversation is not shown, but the message is sent. Returns its view. */
   async #begin() {
     const { asked, domain } = this;
     const { attachedTo, model } = this.composer;
@@ -367,12 +367,12 @@ class ChatPage {
     return view;
   }
 
-  /** The conversation that is open, or the one that the first message will be in: files are attached to it. */
+  /** Return the conversation that files are attached to: the open one, or that of the first message. */
   async #conversationId() {
     return this.view?.id ?? (await this.#prepare()).id;
   }
 
-  /** Make the next conversation of this domain, once. One that an earlier page made for its attached files goes on. */
+  /** Create the next conversation of a domain, once. One that an earlier page created for its attached files is used. */
   async #prepare(domainId = this.domain.id, attachedTo = this.composer.attachedTo) {
     if (this.prepared?.domainId !== domainId) {
       const earlier = attachedTo

@@ -10,15 +10,15 @@ const LIST_OR_INDENTED = /^(?:\s{2,}|\t| {0,3}(?:[-*+]|\d{1,9}[.)])\s| {0,3}>| {
 
 const NEW_BLOCK = /^[^\s\d\-*+>|]/;
 
-/** Return where the blocks of a Markdown text end that no later text can change, from an offset on: pure. A block ends at
- * an empty line outside of a fence, unless what follows goes on with its list, quote or table. */
+/** Return where the blocks of a Markdown text end that no later text can change, from an offset on: pure. A block ends
+ * at an empty line outside of a fence, unless what follows goes on with its list, quote or table. */
 export function closedBlocks(text, from = 0) {
   const ends = [];
   let at = from;
   let fence = null;
   let empty = -1; // where the last empty lines began to follow a block
   let began = false;
-  let isOpen = false; // the block is one that later lines may go on with
+  let isOpen = false; // later lines may continue the block
   while (at < text.length) {
     const end = text.indexOf("\n", at);
     if (end < 0) {

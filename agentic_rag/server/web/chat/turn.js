@@ -34,8 +34,8 @@ const waitParts = lazily((again) => import(`./waits.js${again}`));
 const RUNNING = new Set(["running", "waiting"]);
 const STEPS = new Set(["call", "retrieval", "thinking", "wait"]);
 
-/** The answer of a turn. `around`: `{domainId, answer, mayAnswer, mayAllowAlways, retry, rate, markdown, children, calls}`. `update(view)` where
- * view is `stream.js`'s, or `viewOfMessage`'s of a stored one. */
+/** The answer of a turn. `around`: `{domainId, answer, mayAnswer, mayAllowAlways, retry, rate, markdown, children,
+ * calls}`. `update(view)` where view is `stream.js`'s, or `viewOfMessage`'s of a stored one. */
 export class AnswerPart {
   constructor(around) {
     this.around = around;
@@ -556,7 +556,7 @@ function stored() {
   };
 }
 
-/** Return what stands on the page with a key each: what a search found goes with its call. */
+/** Return the shown items with a key each. The hits of a search belong to its call. */
 function grouped(items, view) {
   const shown = [];
   const counts = {};
@@ -880,7 +880,7 @@ const folded = (text) => (text ?? "").replace(/\s+/g, "").toLowerCase();
 
 const shortened = (text) => (text.length > 60 ? `${text.slice(0, 59).trimEnd()}…` : text);
 
-/** Return the beginning of a quote, for a passage that stands below no heading. */
+/** Return the beginning of a quote, for a passage without a heading. */
 const quoted = (text) => (text.length > 60 ? `“${text.slice(0, 59).trimEnd()}…”` : `“${text.trim()}”`);
 
 /** The date of a cited document, and a mark if the day of its review has passed. */

@@ -1,4 +1,5 @@
-// A domain as one file: taken away, or brought in, over a domain or as a new one. What an import would do is shown first.
+// A domain as one file: taken away, or brought in, over a domain or as a new one. What an import would do is shown
+// first.
 
 import { api, asQuery } from "../api.js";
 import { h, replace } from "../dom.js";

@@ -9,8 +9,8 @@ import { labelsIn } from "./settings-fields.js";
 
 const AT_ONCE = 50;
 
-/** Open a document beside the page. `chunkId`: the passage that is marked. `onchange(item)` follows a change of its labels or
- * dates; without it, they are only shown. */
+/** Open a document beside the page. `chunkId`: the passage that is marked. `onchange(item)` follows a change of its
+ * labels or dates; without it, they are only shown. */
 export function openDocument(domainId, item, { chunkId, onchange } = {}) {
   const base = `/api/domains/${encodeURIComponent(domainId)}/documents/${item.id}`;
   const passages = h("div", { class: "stack" });
@@ -98,7 +98,7 @@ function factsForm(base, item, onchange) {
 export const labelBadges = (item) =>
   [...new Set([...(item.labels ?? []), ...(item.folderLabels ?? [])])].map((label) => badge(label));
 
-/** A passage with its place; `marked`: it is the one that was asked for. */
+/** A passage with its place. `marked` highlights it. */
 export function passage(chunk, marked = false) {
   const place = [chunk.page && t("documents.page", { page: chunk.page }), chunk.cells, ...chunk.headingPath].filter(
     Boolean,

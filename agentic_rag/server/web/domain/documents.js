@@ -414,7 +414,8 @@ function stageOf(item) {
   return { word: t(`documents.state.${item.status}`), kind: "run", read: 0.9, index: 0 };
 }
 
-/** Show the stage: a sign, a word, and while there is more to do the three stages upload, read and index. */
+/** Show the stage of a document: an icon, a word, and the progress of upload, reading and indexing until all are
+ * done. */
 function stageView(item) {
   const { word, kind, read, index } = stageOf(item);
   const sign =

@@ -28,7 +28,7 @@ const RUNS = 60;
 const SHOWN = 30;
 const SCORING = ["planned", "waiting", "stopping"];
 const ENDED = ["done", "stopped", "failed"];
-/** Whether a run goes on, or the batch that scores its answers does. */
+/** Return whether a run, or the batch that scores its answers, is under way. */
 const isUnderWay = (run) => !ENDED.includes(run.state) || SCORING.includes(run.scoring);
 const GLYPHS = { passed: "check", failed: "alert", gone: "minus", unknown: "info", unchecked: "minus", none: "minus" };
 const KINDS = { passed: "ok", failed: "bad", gone: "off", unknown: "wait", unchecked: "off", none: "off" };

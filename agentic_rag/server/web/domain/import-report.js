@@ -9,7 +9,8 @@ import { differenceView } from "./differences.js";
 const ACTION_KINDS = { add: "ok", change: "wait", remove: "bad" };
 const SECRET_KINDS = { set: "ok", missing: "wait", confirm: "bad" };
 
-/** Return a report as the reader needs it: what to look at first, then each difference. `onleave`: a link was followed. */
+/** Return a report as the reader needs it: what to look at first, then each difference. `onleave`: a link was
+ * followed. */
 export function reportView(report, { onleave } = {}) {
   return [secretsView(report, onleave), withheldView(report), findingsView(report), differencesView(report)];
 }

@@ -1,4 +1,4 @@
-// JSON as somebody types it: what is wrong with it and where, and where each value of it stands.
+// A reader for JSON that a person types: it returns the place of an error, and of each value.
 //
 // Pure. Places are `{start, end, line, column}`: offsets in the text, line and column from 1. A path is written as the
 // server writes it: the keys with dots between them, such as `mcpServers.github.args.1`.

@@ -1,5 +1,6 @@
-// One domain: its name, the sections in three groups, and the section that is open. Each section is a module, loaded when
-// it is opened: `async function show(panel, {domain, rest, app, place})` may return `leave()` or `{leave, update(rest)}`.
+// One domain: its name, the sections in three groups, and the section that is open. Each section is a module, loaded
+// when it is opened: `async function show(panel, {domain, rest, app, place})` may return `leave()` or `{leave,
+// update(rest)}`.
 
 import { api, lazily, loadAll } from "../api.js";
 import { h, newId, replace } from "../dom.js";
@@ -183,8 +184,9 @@ export async function show(main, { params, app }) {
     return undefined;
   }
 
-  /** Return what a section gets of this page: its address, and ways to change what stands around it. A section may call
-   * them late, when the reader is in another section or domain (`own` is no longer the turn): these keep their title. */
+  /** Return what a section gets of this page: its address, and functions that change the page around it. A section may
+   * call them late, when the reader is in another section or domain (`own` is no longer the turn): these keep their
+   * title. */
   function placeOf({ id }, key, ownTurn) {
     return {
       href: (...parts) =>
@@ -267,7 +269,7 @@ export async function show(main, { params, app }) {
     );
   }
 
-  /** What is shown is read anew once a bundle came over it; a reader who has gone on stays where they are. */
+  /** Import a bundle over a domain, and load the section again if it is still shown. */
   async function importOver(domain) {
     const report = await (await import("./bundles.js")).openImport(domain);
     if (!report) return;

@@ -139,7 +139,7 @@ export async function show(panel, { domain, rest, app, place }) {
     return toast(t("settings.componentSaved"));
   }
 
-  /** Somebody else saved in between: show how that differs, and let the person choose. */
+  /** After another save in between, show how the texts differ and let the person choose. */
   async function settle(file) {
     const theirs = (await read()).find((stored) => stored.name === file.name) ?? { content: null, version: "" };
     if (!panel.isConnected) return undefined; // what is typed is kept as a draft

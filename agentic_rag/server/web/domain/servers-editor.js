@@ -182,7 +182,7 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
     return undefined;
   }
 
-  /** Somebody else saved in between: show what that did to the servers, and let the person choose. */
+  /** After another save in between, show how the servers differ and let the person choose. */
   async function settle() {
     const theirs = await api("GET", base);
     const text = asText(ownEntries(theirs));

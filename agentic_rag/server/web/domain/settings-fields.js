@@ -52,7 +52,7 @@ function boundsOf(schema, key) {
   };
 }
 
-/** A value as it counts: what is empty, or as the default says, is null, so that it goes on as that does. */
+/** Return the value to store. An empty value, or one equal to the default, is null, so that it follows the default. */
 function countingValue(value, bounds) {
   if (value === undefined || value === null || value === "") return null;
   if (typeof value === "object" && !Object.keys(value).length) return null;

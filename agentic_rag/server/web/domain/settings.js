@@ -66,7 +66,7 @@ export async function show(panel, { domain: listed, place }) {
     for (const field of fields) field.write(from.settings[field.key]);
   }
 
-  /** What stands in each field, with what puts it there again. */
+  /** Return the value of each field with a function that restores it. */
   function typed() {
     const texts = [name, about].map(({ control }) => [control.value, (value) => (control.value = value)]);
     return [...texts, ...fields.map((field) => [field.read(), (value) => field.write(value)])];
@@ -133,7 +133,7 @@ export async function show(panel, { domain: listed, place }) {
       );
   }
 
-  /** Somebody else saved in between: show what they changed and what is changed here, and let the person choose. */
+  /** After another save in between, show both changes and let the person choose. */
   async function settle(mine) {
     const theirs = await api("GET", base);
     if (!panel.isConnected) return; // what is typed is kept as a draft

@@ -8,8 +8,8 @@ const LINE = 20;
 const PADDING = 10;
 
 /** Return an editor: an element with `value`, `setMarks(marks)`, `goTo(line, column)` and `area`, its textarea.
- * `marks`: `{line, column, severity: error | warning | info, message, hint?}`; they stand beside the lines, and below the
- * text as a list from which one gets to the place. `label` names it for a screen reader; `oninput(value)`. */
+ * `marks`: `{line, column, severity: error | warning | info, message, hint?}`; they stand beside the lines, and below
+ * the text as a list from which one gets to the place. `label` names it for a screen reader; `oninput(value)`. */
 export function sourceEditor(label, { value = "", rows = 16, readOnly = false, oninput } = {}) {
   const numbers = h("div", { class: "lines-numbers", "aria-hidden": "true" });
   const id = newId("lines");

@@ -17,7 +17,7 @@ export async function droppedFiles(transfer) {
   return files.filter(isWanted);
 }
 
-/** Whether a file is one that somebody means: no hidden one of the system. */
+/** Return whether a person means to upload a file: hidden files of the system are skipped. */
 export const isWanted = (file) => !file.name.startsWith(".") && !/^(?:thumbs\.db|desktop\.ini)$/i.test(file.name);
 
 async function collect(entry, files) {
@@ -34,8 +34,9 @@ async function collect(entry, files) {
   }
 }
 
-/** Send files to `address`, which takes uploads. `onProgress(sent, of)` in bytes; `onItems(items)` with what became of each, as they come.
- * Returns how many were sent. Raises ApiError where nothing more can be sent; an aborted `signal` ends it. */
+/** Send files to `address`, which takes uploads. `onProgress(sent, of)` in bytes; `onItems(items)` with what became of
+ * each, as they come. Returns how many were sent. Raises ApiError where nothing more can be sent; an aborted `signal`
+ * ends it. */
 export async function uploadFiles(address, files, { signal, onProgress, onItems }) {
   const of = files.reduce((sum, file) => sum + file.size, 0);
   let sent = 0;

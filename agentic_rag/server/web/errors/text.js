@@ -1,5 +1,5 @@
-// The text of an error in the reader's language. The server writes English; another language has a file beside this one,
-// with a text for each error code. An error without such a text keeps the server's.
+// The text of an error in the reader's language. The server writes English; another language has a file beside this
+// one, with a text for each error code. An error without such a text keeps the server's.
 
 import { formatNumber, language } from "../i18n.js";
 

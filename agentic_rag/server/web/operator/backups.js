@@ -1,4 +1,5 @@
-// Backups: which there are, one made now, one read to its end; progress that survives a reload, since it is the server's.
+// Backups: which there are, one made now, one read to its end; progress that survives a reload, since it is the
+// server's.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";

@@ -115,7 +115,7 @@ export async function show(place, { app }) {
     removed.add(budget.id);
     draw();
     const act = async () => {
-      if (!removed.has(budget.id)) return; // it was set anew meanwhile
+      if (!removed.has(budget.id)) return; // a new budget has replaced it meanwhile
       await api("DELETE", `${BUDGETS}/${encodeURIComponent(budget.id)}`);
       removed.delete(budget.id);
       budgets = budgets.filter((listed) => listed.id !== budget.id);
@@ -127,7 +127,7 @@ export async function show(place, { app }) {
     doLater(t("operator.budgetRemoved", { name: nameOf(budget) }), { act, undo });
   }
 
-  /** Set a budget. One that is there is found by whose, which, unit and period: these stay as they are. */
+  /** Set a budget. Scope, subject, unit and period identify it, so an existing budget keeps them. */
   async function edit(budget) {
     const fixed = Boolean(budget);
     const scope = field(
@@ -205,7 +205,7 @@ export async function show(place, { app }) {
   await loadInto(list, load, content);
 }
 
-/** On the machine itself one is a user who stands in no list. */
+/** The user of a server without keys is in no list. */
 const withOwn = (users, user) =>
   users.some(({ name }) => name === user.name) ? users : [...users, { name: user.name, displayName: user.name }];
 
@@ -217,7 +217,7 @@ const amountText = (budget, text) =>
 const amount = (budget, text) =>
   text === undefined ? none() : h("span", { class: "budget-amount" }, amountText(budget, text));
 
-/** How far a budget is used; one that each has for itself is not asked about. */
+/** How far a budget is used. A budget that every subject has separately has no such number. */
 function used(budget) {
   if (budget.each) return h("span", { class: "faint" }, t("operator.budgetEach"));
   if (budget.spent === undefined) return none();

@@ -11,7 +11,7 @@ export const ago = (iso) => (iso ? h("time", { datetime: iso, title: formatDate(
 /** A moment: the day and time. */
 export const moment = (iso) => (iso ? h("time", { datetime: iso, title: iso }, formatDate(iso)) : null);
 
-/** Facts as a list: `[label, value]`; those without a value are left out. */
+/** Facts as a list of `[label, value]`. A fact without a value is left out. */
 export function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
   return h(
@@ -115,7 +115,7 @@ export function grantsEditor(domains, initial = {}) {
   return element;
 }
 
-/** A field in which users are proposed as one types. */
+/** A field that proposes users while a person types. */
 export function userInput(users, props = {}) {
   const id = `users-${Math.random().toString(36).slice(2)}`;
   const list = h(
@@ -134,7 +134,7 @@ export const showProblem = (element) => (error) => {
 };
 
 /** A form in a dialog: what does not fit is shown at its field, or below all of them, and what was typed stays.
- * `fields`: by the path the server names; `send()` makes the request and closes by itself. */
+ * `fields`: by the path the server names; `send()` makes the request and closes the dialog. */
 export function dialogForm({ fields, content, action, send, close }) {
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
   const submit = button(action, { kind: "primary", type: "submit" });

@@ -1,4 +1,4 @@
-// The OpenID provider: how it is set up, what groups may do, and what somebody in some groups would be let do.
+// The OpenID provider: its settings, the rights of groups, and a trial of the rights that given groups have.
 
 import { ApiError, api } from "../api.js";
 import { h, replace } from "../dom.js";

@@ -42,8 +42,8 @@ export async function show(place, { app, item }) {
     const lost = h("div", { hidden: true });
     replace(place, h("div", {}, h("a", { href: "#/operator/requests" }, t("operator.allRequests"))), lost, body);
     const load = () => api("GET", `${REQUESTS}/${encodeURIComponent(item)}`);
-    // An approved line is installed some time later, and another operator may decide. Until then nothing is drawn again, so
-    // that what is typed into the form stays.
+    // An approved line is installed some time later, and another operator may decide. Until then nothing is drawn
+    // again, so that what is typed into the form stays.
     const end = await watch(
       load,
       (request) =>

@@ -1,4 +1,5 @@
-// A role as its author writes it: the source beside what a model gets, checked while it is typed, tried before it is live.
+// A role as its author writes it: the source beside what a model gets, checked while it is typed, tried before it is
+// live.
 
 import { api } from "../api.js";
 import { debounce, h, newId, replace } from "../dom.js";
@@ -36,7 +37,7 @@ export const draftOf = (domainId, role) => draft(`role.${domainId}.${role}`);
 export const addressOfRole = (domainId, role) =>
   `/api/domains/${encodeURIComponent(domainId)}/roles/${encodeURIComponent(role)}`;
 
-/** Show a role; returns what ends it. */
+/** Show a role. Returns a function that ends its editor. */
 export async function showRole(panel, { domain, role, app, place }) {
   const address = addressOfRole(domain.id, role);
   let end = null;
@@ -52,7 +53,7 @@ export async function showRole(panel, { domain, role, app, place }) {
   return () => end?.();
 }
 
-/** Return a role, or the template of one that is not there yet: then `isNew`. */
+/** Return a role, or the template of one that does not exist yet (`isNew`). */
 async function readRole(address) {
   try {
     return await api("GET", address);
@@ -187,7 +188,7 @@ class RoleEditor {
     );
   }
 
-  /** What is asked from now on is answered by this role. */
+  /** Let this role answer from the next message on. */
   async makePrimary() {
     const saved = await api("PATCH", `/api/domains/${encodeURIComponent(this.domain.id)}`, {
       body: { settings: { primaryRoleId: this.role } },
@@ -259,7 +260,7 @@ class RoleEditor {
 
   keep() {
     const changed = this.changed();
-    // the template of a new role is no draft until somebody types into it
+    // the template of a new role becomes a draft once a person types into it
     this.kept.write(
       changed.length ? { files: Object.fromEntries(changed.map((file) => [keyOf(file), file.text])) } : null,
     );
@@ -402,14 +403,14 @@ class RoleEditor {
     }
   }
 
-  /** Files have no version: look whether somebody changed them since they were read. Returns whether to go on. */
+  /** Compare the files with the server's, because they have no version. Returns whether to save. */
   async settle() {
     if (this.isNew) return true;
     let stored;
     try {
       stored = await api("GET", this.address);
     } catch (error) {
-      if (error.status === 404) return true; // it was deleted: what is typed here makes it anew
+      if (error.status === 404) return true; // it was deleted: saving creates it again
       throw error;
     }
     const theirs = stored.files.filter((file) =>

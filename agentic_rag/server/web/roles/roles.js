@@ -1,4 +1,4 @@
-// The roles of a domain: those there are with what is wrong with them, and one that is written.
+// The roles of a domain: a list with their findings, and the editor of one role.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";

@@ -117,7 +117,7 @@ export function openTrial({ domain, role, files }) {
     );
   }
 
-  /** What nobody reads any more ends; who goes to the chat reads on there. */
+  /** Interrupt the turn when the dialog closes, unless the person follows it in the chat. */
   function onclose(goesOn) {
     if (!running) return;
     running.abort();

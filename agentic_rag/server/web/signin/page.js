@@ -1,4 +1,4 @@
-// Where a browser comes back to from an OpenID provider, in a tab of its own: signed in, or told why not.
+// The page that an OpenID provider returns to in a separate tab after a sign-in.
 
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";

@@ -30,7 +30,7 @@ export async function show(main, { app }) {
   const load = () => api("GET", WAITS, { query: { state: "open", pageSize: AT_ONCE } });
 
   function draw({ items, total }) {
-    // a card that somebody writes in stays as it is: only what came and went changes
+    // a card may have a form that a person fills in, so only added and removed waits change the list
     const open = new Set(items.map((item) => item.id));
     for (const [id, card] of cards) {
       if (open.has(id)) continue;
