@@ -44,7 +44,6 @@ from agentic_rag.server.routes.attachments import AttachmentRoutes
 from agentic_rag.server.routes.backups import BackupRoutes
 from agentic_rag.server.routes.budgets import BudgetRoutes
 from agentic_rag.server.routes.bundles import BundleRoutes
-from agentic_rag.server.routes.catalogue import CatalogueRoutes
 from agentic_rag.server.routes.console import FOLDER, WebRoutes
 from agentic_rag.server.routes.conversation_answers import MessagePages
 from agentic_rag.server.routes.conversations import ConversationRoutes, TurnRoutes
@@ -55,7 +54,7 @@ from agentic_rag.server.routes.evaluation import CaseRoutes, EvaluationRoutes
 from agentic_rag.server.routes.feedback import FeedbackRoutes
 from agentic_rag.server.routes.history import HistoryRoutes
 from agentic_rag.server.routes.keys import AuditRoutes, KeyRoutes, TicketRoutes
-from agentic_rag.server.routes.launch_requests import LaunchRequestRoutes
+from agentic_rag.server.routes.launch_requests import CatalogueRoutes, LaunchRequestRoutes
 from agentic_rag.server.routes.logins import LoginRoutes
 from agentic_rag.server.routes.oauth import OAuthRoutes
 from agentic_rag.server.routes.oidc import OidcRoutes, ProviderDepartures

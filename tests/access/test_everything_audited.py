@@ -8,11 +8,11 @@ import pytest
 from agentic_rag.server import http
 from agentic_rag.server.doors import legacy as older_routes
 from agentic_rag.server.routes import backups as backup_routes
-from agentic_rag.server.routes import catalogue as catalogue_routes
 from agentic_rag.server.routes import conversations as conversation_routes
 from agentic_rag.server.routes import documents as document_routes
 from agentic_rag.server.routes import domains as domain_routes
 from agentic_rag.server.routes import keys as key_routes
+from agentic_rag.server.routes import launch_requests as launch_routes
 from agentic_rag.server.routes import logins as login_routes
 from agentic_rag.server.routes import roles as role_routes
 from agentic_rag.server.routes import servers as server_routes
@@ -48,7 +48,7 @@ NOT_AUDITED = {
 }
 MODULES = (
     backup_routes,
-    catalogue_routes,
+    launch_routes,
     conversation_routes,
     document_routes,
     domain_routes,

@@ -22,7 +22,6 @@ import orjson
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.events import AgentEvent
 from agentic_rag.base.json_form import Json, to_text
-from agentic_rag.server.dialects.ag_ui_messages import RunMessages, Step
 from agentic_rag.server.dialects.ag_ui_waits import show_interrupt
 from agentic_rag.server.dialects.base import Headers, KnownWaits
 
@@ -34,6 +33,9 @@ NOT_RUN = "This call was not run."
 _ENVELOPE = frozenset({"type", "conversationId", "turnId", "seq", "ts", "agent", "parentToolCallId"})
 _RESULT_FIELDS = ("server", "status", "truncated", "ref", "durationMs", "structured")
 _OFFSET = re.compile(r"(?P<turn>[^:]{1,200}):(?P<seq>[0-9]{1,15})(\.(?P<part>[0-9]{1,9}))?")
+
+Step = tuple[str, int]
+"""A step: the agent's path (empty for the main agent), and the step's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,82 @@ class Offset:
     def covers(self, seq: int) -> bool:
         """Return whether the client has everything that an event became."""
         return seq < self.seq or (seq == self.seq and self.part is None)
+
+
+@dataclass(slots=True)
+class _Message:
+    """A message of this run. ``text`` holds its streamed pieces, ``calls`` those of its calls' arguments."""
+
+    head: Json
+    step: Step
+    text: list[str] = field(default_factory=list)
+    calls: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+
+    def to_json(self) -> Json:
+        message = dict(self.head)
+        call = message.pop("toolCallId", None)
+        if self.text or message["role"] != "assistant":
+            message["content"] = "".join(self.text)
+        if call is not None:
+            message["toolCallId"] = call  # last, as the official package writes it
+        if self.calls:
+            message["toolCalls"] = [
+                {"id": call, "type": "function", "function": {"name": name, "arguments": "".join(pieces)}}
+                for call, (name, pieces) in self.calls.items()
+            ]
+        return message
+
+
+class _RunMessages:
+    """The messages that a client has while a run streams: those in its request, and those streamed since.
+
+    AG-UI can retract content only by sending all messages again (``MESSAGES_SNAPSHOT``), so a retracted step needs all
+    other messages.
+    """
+
+    def __init__(self, history: Sequence[Json]) -> None:
+        self._history = history
+        self._messages: dict[str, _Message] = {}
+
+    def begin(self, message_id: str, role: str, step: Step, subagent: Json) -> None:
+        """Begin or continue a message. ``subagent`` is the field that names a delegate."""
+        if message_id not in self._messages:
+            self._messages[message_id] = _Message({**subagent, "id": message_id, "role": role}, step)
+
+    def write(self, message_id: str, text: str) -> None:
+        """Append to a message's text."""
+        self._messages[message_id].text.append(text)
+
+    def call(self, message_id: str, call_id: str, name: str) -> None:
+        """Add a tool call to a message."""
+        self._messages[message_id].calls[call_id] = (name, [])
+
+    def argue(self, message_id: str, call_id: str, piece: str) -> None:
+        """Append to the arguments of a message's call."""
+        self._messages[message_id].calls[call_id][1].append(piece)
+
+    def answer(self, message_id: str, call_id: str, content: str, step: Step, subagent: Json) -> None:
+        """Add a tool's result."""
+        head = {**subagent, "id": message_id, "role": "tool", "toolCallId": call_id}
+        self._messages[message_id] = _Message(head, step, [content])
+
+    def retract(self, step: Step) -> None:
+        """Remove the content of a step.
+
+        Its reasoning stays as an empty message, because a client keeps reasoning that a snapshot omits.
+        """
+        remaining: dict[str, _Message] = {}
+        for ident, message in self._messages.items():
+            if message.step == step and message.head["role"] != "reasoning":
+                continue
+            if message.step == step:
+                message.text.clear()
+            remaining[ident] = message
+        self._messages = remaining
+
+    def to_json(self) -> list[Json]:
+        """Return all messages in order, in AG-UI's form."""
+        return [*self._history, *(message.to_json() for message in self._messages.values())]
 
 
 class _Take(Protocol):
@@ -126,7 +204,7 @@ class AgUi:
         self._thread_id = thread_id
         self._run_id = run_id
         self._history = history
-        self._messages: RunMessages | None = None
+        self._messages: _RunMessages | None = None
         self._after = after
         self._waits = waits or KnownWaits()
         self._silent = bool(self._waits.answered)
@@ -204,7 +282,7 @@ class AgUi:
         # The client may have parts of this answer from an earlier run; this run sends them again.
         if self._history is not None:
             prefix = f"{self._answer_id}."
-            self._messages = RunMessages(
+            self._messages = _RunMessages(
                 [message for message in self._history if not str(message["id"]).startswith(prefix)]
             )
         self._start()
@@ -379,7 +457,7 @@ class AgUi:
         self._stop_writing(agent)
         self._drop_calls(agent)
         if self._messages is not None:
-            self._messages.take_back(agent.place)
+            self._messages.retract(agent.place)
             self._emit("MESSAGES_SNAPSHOT", messages=self._messages.to_json())
 
     # Text and thinking

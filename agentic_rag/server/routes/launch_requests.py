@@ -1,14 +1,18 @@
-"""REST routes for launch requests: an admin requests a command that the catalogue lacks, and an operator decides.
+"""REST routes for commands that MCP servers may run: the launch catalogue, and requests for what it lacks.
 
-This module defines the forms and answers. ``domains.launch_requests`` decides the rules.
+An admin requests a command, and an operator decides. This module defines the forms and answers. ``tools.launch`` and
+``domains.launch_requests`` decide the rules.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+import anyio.to_thread
 from pydantic import Field, StringConstraints
 from starlette.requests import Request
 
+from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.access.logins import Logins
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
@@ -18,6 +22,7 @@ from agentic_rag.base.errors import (
     LaunchRequestClosed,
     LaunchRequestsFull,
     LineAllowed,
+    NotFound,
     PackageProblem,
     ServerReserved,
 )
@@ -29,11 +34,13 @@ from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes.logins import sign_in_local_browser
 from agentic_rag.server.routing import check_announced, route
 from agentic_rag.store.launch_requests import LaunchRequestRecord, RequestState
+from agentic_rag.tools.launch.allowed import LaunchCatalogue, PermissionSource
 from agentic_rag.tools.launch.bundles import MAX_BUNDLE_BYTES
-from agentic_rag.tools.launch.catalogue import MAX_ARGUMENTS
+from agentic_rag.tools.launch.catalogue import MAX_ARGUMENTS, CatalogueEntry, Package, SlotKind, template
 from agentic_rag.tools.launch.facts import Facts
 from agentic_rag.tools.launch.requests import LaunchGrant
 
+CATALOGUE = "/api/launch-catalogue"
 REQUESTS = "/api/launch-requests"
 OF_DOMAIN = "/api/domains/{domain}/launch-requests"
 SERVER = "/api/domains/{domain}/mcp-servers/{name}"
@@ -175,3 +182,65 @@ def _show(record: LaunchRequestRecord) -> LaunchRequest:
     values: Mapping[str, str] = {name: f"${{{name}}}" for name in record.env}
     entry = {"type": "stdio", "command": record.command, "args": list(record.args), "env": dict(values)}
     return answer_from(LaunchRequest, record, entry=entry)
+
+
+@answer(kw_only=True)
+class CatalogueLine:
+    """A command that any domain may start.
+
+    ``origin``: ``builtin``, ``operator`` (from the operator's file), or ``allowed`` (DELETE revokes it). ``arguments``
+    is the template in readable form. ``env`` lists variables that may be set, ``fixed`` those that the entry sets.
+    ``folders`` are additional folders that the command may read. ``files`` maps paths of the program and of the files
+    on its command line to their SHA-256.
+    """
+
+    id: str
+    origin: PermissionSource
+    command: str
+    arguments: str
+    integrity: str
+    env: Mapping[str, SlotKind]
+    fixed: Mapping[str, str]
+    network: bool
+    write: bool
+    folders: Sequence[str]
+    read_only: Sequence[str]
+    files: Mapping[str, str]
+
+
+class CatalogueRoutes:
+    """The launch catalogue."""
+
+    def __init__(self, catalogue: LaunchCatalogue, audit: AuditLog) -> None:
+        self._catalogue = catalogue
+        self._audit = audit
+
+    @route("GET", CATALOGUE)
+    async def list_all(self) -> Items[CatalogueLine]:
+        """List the commands that may run, the operator's own first."""
+        by_origin = await anyio.to_thread.run_sync(self._catalogue.by_origin)
+        return Items([_show_entry(entry, origin) for origin, entries in by_origin.items() for entry in entries])
+
+    @route("DELETE", f"{CATALOGUE}/{{entry}}", errors=[NotFound])
+    async def revoke(self, entry: str) -> None:
+        """Revoke an allowed command, effective from the next start of a server."""
+        if not await anyio.to_thread.run_sync(self._catalogue.revoke, entry):
+            raise NotFound("catalogue_entry", entry)
+        await self._audit.note(change("mcp.revoke", entry))
+
+
+def _show_entry(entry: CatalogueEntry, origin: PermissionSource) -> CatalogueLine:
+    return CatalogueLine(
+        id=entry.id,
+        origin=origin,
+        command=shlex.join(entry.runs.line),
+        arguments=template(entry),
+        integrity=entry.runs.integrity if isinstance(entry.runs, Package) else "",
+        env=entry.env,
+        fixed=entry.fixed,
+        network=entry.network,
+        write=entry.write,
+        folders=entry.folders,
+        read_only=sorted(entry.read_only),
+        files={} if isinstance(entry.runs, Package) else entry.runs.files,
+    )

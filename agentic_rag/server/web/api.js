@@ -1,5 +1,5 @@
-// Requests to the server. One way for all: JSON in and out, errors as ApiError, a lost session asks for a sign-in and
-// goes on where it was.
+// Requests to the server: JSON in and out, errors as ApiError. If the session has ended, a request asks for a sign-in
+// and is sent again.
 
 import { below } from "./dom.js";
 import { detailsInWords, errorText, loadErrorTexts } from "./errors/text.js";
@@ -30,15 +30,16 @@ export class ApiError extends Error {
 
 let signInAgain = null;
 
-/** Say what asks for a sign-in: `signInAgain()` resolves to true once somebody is signed in, to false otherwise. */
+/** Set the function that asks for a sign-in. It resolves to whether a person is signed in. */
 export function onSignedOut(ask) {
   signInAgain = ask;
 }
 
 /** Make a request and return its JSON, null where there is none.
  *
- * `body`: JSON, or a FormData; `query`: parameters, those that are null or "" left out; `ifMatch`: a version, which must
- * be the stored one, "" where nothing may be stored yet; `signal`: aborts it. Raises ApiError; an aborted one raises its AbortError. */
+ * `body`: JSON, or a FormData; `query`: parameters, those that are null or "" left out; `ifMatch`: a version, which
+ * must be the stored one, "" where nothing may be stored yet; `signal`: aborts it. Raises ApiError; an aborted one
+ * raises its AbortError. */
 export async function api(method, path, options = {}) {
   const response = await send(method, path, options);
   return response.status === 204 || response.status === 304 ? null : await response.json();
@@ -84,33 +85,47 @@ async function sendOnce(method, path, { body, query, signal, ifMatch, accept }) 
   }
 }
 
-const unreachable = () => new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "shell.unreachable"));
+const unreachable = () =>
+  new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "shell.unreachable"));
 
 async function errorOf(response) {
   const text = await response.text().catch(() => "");
-  let said = null;
+  let answer = null;
   try {
-    said = JSON.parse(text).error;
+    answer = JSON.parse(text).error;
   } catch {
     // something between us and the server answered
   }
-  return await errorFrom(response.status, said, response.headers.get("X-Request-Id"));
+  return await errorFrom(response.status, answer, response.headers.get("X-Request-Id"));
 }
 
 /** Return the ApiError of an answer: `said` is its `{code, message, details, requestId}`, null if it was unreadable. */
-export async function errorFrom(status, said, requestId) {
-  if (!said?.message) return new ApiError(status, said?.code ?? "UNEXPECTED", t("shell.unexpected", { status }), said?.details, said?.requestId ?? requestId);
+export async function errorFrom(status, answer, requestId) {
+  if (!answer?.message)
+    return new ApiError(
+      status,
+      answer?.code ?? "UNEXPECTED",
+      t("shell.unexpected", { status }),
+      answer?.details,
+      answer?.requestId ?? requestId,
+    );
   await loadErrorTexts();
-  return new ApiError(status, said.code, errorText(said), detailsInWords(said.details), said.requestId ?? requestId);
+  return new ApiError(
+    status,
+    answer.code,
+    errorText(answer),
+    detailsInWords(answer.details),
+    answer.requestId ?? requestId,
+  );
 }
 
 /** Return parameters as the end of an address. */
 export function asQuery(query) {
-  const given = new URLSearchParams();
+  const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query ?? {})) {
-    if (value !== null && value !== undefined && value !== "") given.append(name, String(value));
+    if (value !== null && value !== undefined && value !== "") parameters.append(name, String(value));
   }
-  const text = given.toString();
+  const text = parameters.toString();
   return text && `?${text}`;
 }
 
@@ -129,8 +144,8 @@ export function lazily(load) {
   };
 }
 
-/** Return what several loads give. One that fails is told of when all have ended: who then tries again begins anew with
- * each that failed, and does not join one that is about to. */
+/** Wait for several loads and return their results. A failure is raised once all have ended: a retry then starts each
+ * failed load again, and does not join one that is about to fail. */
 export async function loadAll(...loads) {
   await Promise.allSettled(loads);
   return Promise.all(loads);

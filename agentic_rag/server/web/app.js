@@ -1,7 +1,21 @@
-// The shell: who is signed in, which page an address means, what all pages share.
+// The shell of the console: it signs the person in, draws the navigation, and shows the page that an address names.
+//
+// How a page comes about. The server sends `index.html` with an empty `main`. `early.js` waits for the first paint,
+// then imports this module. `begin` asks who the person is. `route` finds the entry of `pages` for the part of the
+// address after `#`, imports its module with its words and style sheet, and calls `show(main, {params, app})`. There is
+// no framework: a page makes elements with `h` (`dom.js`, widgets in `ui.js`) and replaces the parts that change.
+//
+// Where state lives. The address says what is shown. `App` has what all pages share: the user and the domains. The rest
+// is loaded by the page that shows it and lives in the closure of its `show`. What is typed and not saved is in
+// `localStorage` (`drafts.js`); a save notifies the other tabs.
+//
+// How changes arrive. In the chat, events come over a WebSocket (`stream.js`). Other pages load their state again
+// (`watch.js`). An answer may come after the person has gone on, so `loadInto` and `watch` drop one that is older than
+// a later request, each page has a `main` of its own, and code that does something visible after an `await`, such as
+// opening a dialog or changing the address, first checks that its page is still shown (`isConnected`).
 
 import { api, lazily, loadAll, onSignedOut } from "./api.js";
-import { below, h, loadStyle, replace } from "./dom.js";
+import { append, below, h, loadStyle, replace } from "./dom.js";
 import { ownDrafts } from "./drafts.js";
 import { loadErrorTexts } from "./errors/text.js";
 import { chooseLanguage, language, languages, loadWords, storeChoice, t } from "./i18n.js";
@@ -11,21 +25,72 @@ import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
 
 /** The pages. `path`: what follows `#/`, with `:name` for a segment, `:name?` for one that may be missing and `*name`
  * for the rest; the first that fits is shown. `load`: its module, which exports
- * `async function show(main, {params, app})`; that may return `leave()`, or `{leave, update(params)}` where the same
- * page goes on with other params. `words`: its section of the languages, `style`: a style sheet of its own. `nav`: how it
+ * `async function show(main, {params, app})`; that may return `leave()`, or `{leave, update(params)}` if the page
+ * can show other params itself. `words`: its section of the languages, `style`: a style sheet of its own. `nav`: how it
  * stands in the navigation, if it does: a key, an icon, the address, and for whom; `mount(link)` adds to the link. */
 export const pages = [
-  { name: "chat", path: "chat/:domain?/:conversation?", words: "chat", style: "/web/chat/chat.css", load: lazily((again) => import(`./chat/page.js${again}`)), nav: { label: () => t("shell.navChat"), icon: "chat", href: "#/chat" } },
-  { name: "domains", path: "domains", words: "domain", style: "/web/domain/domain.css", load: lazily((again) => import(`./domain/list.js${again}`)), nav: { label: () => t("shell.navDomains"), icon: "domain", href: "#/domains" } },
-  { name: "domain", under: "domains", path: "domains/:domain/:tab?/*rest", words: "domain", style: "/web/domain/domain.css", load: lazily((again) => import(`./domain/page.js${again}`)) },
-  { name: "waiting", path: "waiting", words: "waiting", style: "/web/chat/chat.css", load: lazily((again) => import(`./waiting/page.js${again}`)), nav: { label: () => t("shell.navWaiting"), icon: "wait", href: "#/waiting", mount: mountCount } },
-  { name: "operator", path: "operator/:tab?/:item?", words: "operator", style: "/web/operator/operator.css", load: lazily((again) => import(`./operator/page.js${again}`)), allowed: (app) => app.user.operator, nav: { label: () => t("shell.navOperator"), icon: "operator", href: "#/operator" } },
-  { name: "authorize", path: "authorize/:request", words: "programs", load: lazily((again) => import(`./programs/consent.js${again}`)) },
-  { name: "programs", path: "programs", words: "programs", load: lazily((again) => import(`./programs/page.js${again}`)) },
-  { name: "signed-in", path: "signed-in", words: "signin", load: lazily((again) => import(`./signin/page.js${again}`)) },
+  {
+    name: "chat",
+    path: "chat/:domain?/:conversation?",
+    words: "chat",
+    style: "/web/chat/chat.css",
+    load: lazily((again) => import(`./chat/page.js${again}`)),
+    nav: { label: () => t("shell.navChat"), icon: "chat", href: "#/chat" },
+  },
+  {
+    name: "domains",
+    path: "domains",
+    words: "domain",
+    style: "/web/domain/domain.css",
+    load: lazily((again) => import(`./domain/list.js${again}`)),
+    nav: { label: () => t("shell.navDomains"), icon: "domain", href: "#/domains" },
+  },
+  {
+    name: "domain",
+    under: "domains",
+    path: "domains/:domain/:tab?/*rest",
+    words: "domain",
+    style: "/web/domain/domain.css",
+    load: lazily((again) => import(`./domain/page.js${again}`)),
+  },
+  {
+    name: "waiting",
+    path: "waiting",
+    words: "waiting",
+    style: "/web/chat/chat.css",
+    load: lazily((again) => import(`./waiting/page.js${again}`)),
+    nav: { label: () => t("shell.navWaiting"), icon: "wait", href: "#/waiting", mount: mountCount },
+  },
+  {
+    name: "operator",
+    path: "operator/:tab?/:item?",
+    words: "operator",
+    style: "/web/operator/operator.css",
+    load: lazily((again) => import(`./operator/page.js${again}`)),
+    allowed: (app) => app.user.operator,
+    nav: { label: () => t("shell.navOperator"), icon: "operator", href: "#/operator" },
+  },
+  {
+    name: "authorize",
+    path: "authorize/:request",
+    words: "programs",
+    load: lazily((again) => import(`./programs/consent.js${again}`)),
+  },
+  {
+    name: "programs",
+    path: "programs",
+    words: "programs",
+    load: lazily((again) => import(`./programs/page.js${again}`)),
+  },
+  {
+    name: "signed-in",
+    path: "signed-in",
+    words: "signin",
+    load: lazily((again) => import(`./signin/page.js${again}`)),
+  },
 ];
 
-/** Count the waits at their link. The module that counts is loaded after the page is shown. */
+/** Show the number of waits at their link. Its module is loaded after the page is shown. */
 async function mountCount(link) {
   const { countWaits } = await import("./waiting/count.js");
   app.waitsCounted = countWaits(link);
@@ -34,10 +99,10 @@ async function mountCount(link) {
 const START = "#/chat";
 
 /** Return the page that a hash means with its params: `{page, params}`; null: none does. */
-export function findPage(hash, among = pages) {
-  const given = hash.replace(/^#\/?/, "").split("?")[0].split("/").filter(Boolean).map(decode);
+function findPage(hash, among = pages) {
+  const segments = hash.replace(/^#\/?/, "").split("?")[0].split("/").filter(Boolean).map(decode);
   for (const page of among) {
-    const params = match(page.path.split("/"), given);
+    const params = match(page.path.split("/"), segments);
     if (params) return { page, params };
   }
   return null;
@@ -51,16 +116,16 @@ function decode(segment) {
   }
 }
 
-function match(wanted, given) {
+function match(wanted, segments) {
   const params = {};
-  for (const [at, each] of wanted.entries()) {
-    if (each.startsWith("*")) return { ...params, [each.slice(1)]: given.slice(at) };
-    const name = /^:(\w+)(\??)$/.exec(each);
-    if (!name && given[at] !== each) return null;
-    if (name && given[at] === undefined && !name[2]) return null;
-    if (name) params[name[1]] = given[at] ?? null;
+  for (const [at, segment] of wanted.entries()) {
+    if (segment.startsWith("*")) return { ...params, [segment.slice(1)]: segments.slice(at) };
+    const name = /^:(\w+)(\??)$/.exec(segment);
+    if (!name && segments[at] !== segment) return null;
+    if (name && segments[at] === undefined && !name[2]) return null;
+    if (name) params[name[1]] = segments[at] ?? null;
   }
-  return given.length > wanted.length ? null : params;
+  return segments.length > wanted.length ? null : params;
 }
 
 const ROLES = ["member", "author", "admin"];
@@ -77,23 +142,28 @@ class App {
     return this.user.operator || ROLES.indexOf(this.user.grants[domainId]) >= ROLES.indexOf(role);
   }
 
-  /** The domains that the user may use, asked for once; `again` asks anew. */
+  /** Return the domains that the user may use, loaded once for each page; `again` loads them now. */
   async domains({ again = false } = {}) {
     if (again || !this._domains) {
-      this._domains = api("GET", "/api/domains").then(({ items }) => items);
-      this._domains.catch(() => (this._domains = null));
+      const loading = (this._domains = api("GET", "/api/domains").then(({ items }) => items));
+      loading.catch(() => this._domains === loading && this.forgetDomains());
     }
     return await this._domains;
+  }
+
+  /** Load the domains again when a page asks for them: another page or tab may have changed them. */
+  forgetDomains() {
+    this._domains = null;
   }
 
   /** Ask the server again who is signed in, after an act that may have signed this browser in. Returns the answer, in
    * which `name` is null if a sign-in is needed; `user` stays the same then. */
   async refreshUser() {
     const before = this.user;
-    const now = await presence();
-    if (now.name !== null) this.user = now;
-    if (!before.signedIn && now.signedIn) watchSignIn(now);
-    return now;
+    const user = await presence();
+    if (user.name !== null) this.user = user;
+    if (!before.signedIn && user.signedIn) watchSignIn(user);
+    return user;
   }
 
   /** Go to an address of the page, such as "#/chat/dom_1". `instead`: of the present one in the browser's history. */
@@ -118,46 +188,68 @@ let app;
 let shown = { page: null, leave: null, update: null };
 let turn = 0;
 
+/** Return a new, empty `main` in place of the old one: a page whose answer comes after the reader has left it writes
+ * into an element that is no longer shown. */
+function freshMain(page = null) {
+  const old = document.getElementById("main");
+  const fresh = old.cloneNode(false);
+  const hadFocus = document.activeElement === old; // by the link that skips the navigation
+  fresh.className = page ? `main page-${page.name}` : "main";
+  old.replaceWith(fresh);
+  if (hadFocus) fresh.focus({ preventScroll: true });
+  return fresh;
+}
+
 async function route() {
-  const main = document.getElementById("main");
-  const found = findPage(location.hash.replace(/^#?\/?$/, START));
-  const own = ++turn;
-  if (found && found.page === shown.page && shown.update) {
-    mark(found.page);
-    await shown.update(found.params);
+  const match = findPage(location.hash.replace(/^#?\/?$/, START));
+  const ownTurn = ++turn;
+  if (match && match.page === shown.page && shown.update) {
+    mark(match.page);
+    await shown.update(match.params);
     return;
   }
   await shown.leave?.();
+  if (ownTurn !== turn) return;
+  if (shown.page) app.forgetDomains();
   shown = { page: null, leave: null, update: null };
-  if (!found || (found.page.allowed && !found.page.allowed(app))) {
+  if (!match || (match.page.allowed && !match.page.allowed(app))) {
     mark(null);
     app.setTitle(t("shell.notFound"));
     const home = h("a", { class: "button", href: START }, t("shell.toChat"));
-    replace(main, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search", actions: [home], level: 1 }));
+    append(
+      freshMain(),
+      emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search", actions: [home], level: 1 }),
+    );
     return;
   }
-  mark(found.page);
+  mark(match.page);
   try {
-    const [module] = await loadAll(found.page.load(), loadWords(found.page.words), loadStyle(found.page.style));
-    if (own !== turn) return;
-    replace(main);
-    main.className = `main page-${found.page.name}`;
-    main.scrollTop = 0;
-    const left = await module.show(main, { params: found.params, app });
+    const [module] = await loadAll(match.page.load(), loadWords(match.page.words), loadStyle(match.page.style));
+    if (ownTurn !== turn) return;
+    const main = freshMain(match.page); // now, so that the old page stays until the new one can be drawn
+    const left = await module.show(main, { params: match.params, app });
     const ends = typeof left === "function" ? { leave: left } : (left ?? {});
-    if (own !== turn) await ends.leave?.();
-    else shown = { page: found.page, leave: ends.leave ?? null, update: ends.update ?? null };
+    if (ownTurn !== turn) await ends.leave?.();
+    else shown = { page: match.page, leave: ends.leave ?? null, update: ends.update ?? null };
   } catch (error) {
-    if (own !== turn) return;
+    if (ownTurn !== turn) return;
     if (!error?.code) console.error(error);
     const again = button(t("shell.tryAgain"), { icon: "retry", onclick: route });
-    replace(main, emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
+    append(
+      freshMain(),
+      emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), {
+        icon: "alert",
+        actions: [again],
+        level: 1,
+      }),
+    );
   }
 }
 
 function mark(page) {
   for (const link of document.querySelectorAll(".rail a[data-page]")) {
-    if (link.dataset.page === page?.name || link.dataset.page === page?.under) link.setAttribute("aria-current", "page");
+    if (link.dataset.page === page?.name || link.dataset.page === page?.under)
+      link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
 }
@@ -167,20 +259,40 @@ function buildRail() {
   rail.setAttribute("aria-label", t("shell.navigation"));
   const links = pages
     .filter((page) => page.nav && (!page.allowed || page.allowed(app)))
-    .map(({ name, nav }) => h("a", { class: "rail-link", href: nav.href, dataset: nav.mount ? { page: name, empty: "" } : { page: name }, ref: (link) => nav.mount && queueMicrotask(() => nav.mount(link).catch(toastError)) }, icon(nav.icon, 20), h("span", {}, nav.label())));
+    .map(({ name, nav }) =>
+      h(
+        "a",
+        {
+          class: "rail-link",
+          href: nav.href,
+          dataset: nav.mount ? { page: name, empty: "" } : { page: name },
+          ref: (link) => nav.mount && queueMicrotask(() => nav.mount(link).catch(toastError)),
+        },
+        icon(nav.icon, 20),
+        h("span", {}, nav.label()),
+      ),
+    );
   const theme = document.documentElement.dataset.theme ?? "";
-  const own = [
-    ...["", "light", "dark"].map((each) => ({ label: t(`shell.theme.${each || "system"}`), icon: each === theme ? "check" : null, act: () => chooseTheme(each) })),
+  const items = [
+    ...["", "light", "dark"].map((choice) => ({
+      label: t(`shell.theme.${choice || "system"}`),
+      icon: choice === theme ? "check" : null,
+      act: () => chooseTheme(choice),
+    })),
     null,
     { label: t("shell.programs"), icon: "key", act: () => app.navigate("#/programs") },
     { label: t("shell.keys"), icon: "keyboard", act: showKeys },
     { label: t("shell.apiDocs"), icon: "book", act: () => open(below("/api/docs"), "_blank", "noopener") },
     null,
-    ...Object.entries(languages).map(([code, name]) => ({ label: name, icon: code === language ? "check" : "globe", act: () => chooseLanguage(code) })),
+    ...Object.entries(languages).map(([code, name]) => ({
+      label: name,
+      icon: code === language ? "check" : "globe",
+      act: () => chooseLanguage(code),
+    })),
     app.user.signedIn ? null : false,
     app.user.signedIn ? { label: t("shell.signOut"), icon: "sign-out", act: signOut } : false,
-  ].filter((each) => each !== false);
-  const person = menu(t("shell.account", { name: app.user.name }), own, { icon: "person" });
+  ].filter((item) => item !== false);
+  const person = menu(t("shell.account", { name: app.user.name }), items, { icon: "person" });
   replace(rail, rail.querySelector(".rail-mark"), h("div", { class: "rail-links" }, links), person);
 }
 
@@ -193,11 +305,26 @@ function chooseTheme(theme) {
   if (shown.page) mark(shown.page);
 }
 
-const KEYS = [["Enter", "send"], ["Shift + Enter", "line"], ["Esc", "stop"], ["/", "search"], ["← →", "sources"], ["Alt + N", "new"], ["?", "list"]];
+const KEYS = [
+  ["Enter", "send"],
+  ["Shift + Enter", "line"],
+  ["Esc", "stop"],
+  ["/", "search"],
+  ["← →", "sources"],
+  ["Alt + N", "new"],
+  ["?", "list"],
+];
 
 async function showKeys() {
   const { openDialog } = await import("./ui.js");
-  openDialog(t("shell.keys"), { build: () => h("dl", { class: "keys" }, KEYS.map(([key, name]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, t(`shell.keys.${name}`))))) });
+  openDialog(t("shell.keys"), {
+    build: () =>
+      h(
+        "dl",
+        { class: "keys" },
+        KEYS.map(([key, name]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, t(`shell.keys.${name}`)))),
+      ),
+  });
 }
 
 /** The keys of every page: "/" searches, "?" lists the keys, Alt + N begins a conversation. */
@@ -229,7 +356,7 @@ function takeRights(who) {
 
 let asking = null;
 
-/** Ask for a sign-in over the page; resolves to whether somebody is signed in. */
+/** Ask for a sign-in over the page. Resolves to whether a person is signed in. */
 const signedOut = () => (asking ??= askAgain().finally(() => (asking = null)));
 
 async function askAgain() {
@@ -244,7 +371,12 @@ function watchSignIn(user) {
 }
 
 function watchConnection() {
-  const line = h("div", { class: "offline", role: "status", hidden: navigator.onLine !== false }, icon("alert", 16), t("shell.offlineLine"));
+  const line = h(
+    "div",
+    { class: "offline", role: "status", hidden: navigator.onLine !== false },
+    icon("alert", 16),
+    t("shell.offlineLine"),
+  );
   document.body.prepend(line);
   addEventListener("offline", () => (line.hidden = false));
   addEventListener("online", () => (line.hidden = true));
@@ -292,7 +424,14 @@ async function begin() {
 function failToBegin(error) {
   console.error(error);
   const again = h("button", { class: "button", onclick: () => location.reload() }, t("shell.tryAgain"));
-  replace(document.getElementById("main"), emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
+  replace(
+    document.getElementById("main"),
+    emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), {
+      icon: "alert",
+      actions: [again],
+      level: 1,
+    }),
+  );
 }
 
 begin().catch(failToBegin);

@@ -1,10 +1,23 @@
 // Elements, made of text and attributes alone: nothing here reads HTML (`trusted.js` is the only place that does).
 
-const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "indeterminate", "open", "selected", "readOnly", "multiple", "inert"]);
+const PROPERTIES = new Set([
+  "value",
+  "checked",
+  "disabled",
+  "hidden",
+  "indeterminate",
+  "open",
+  "selected",
+  "readOnly",
+  "multiple",
+  "inert",
+]);
 const FOLDER = new URL(".", import.meta.url).href;
 
 /** The path of the server on a shared host, `/rag`; "" on its own host. This file is `{ROOT}/web/{version}/dom.js`. */
-export const ROOT = FOLDER.startsWith("http") ? new URL(FOLDER).pathname.replace(/\/web\/(?:[0-9a-f]{16}\/)?$/, "") : "";
+export const ROOT = FOLDER.startsWith("http")
+  ? new URL(FOLDER).pathname.replace(/\/web\/(?:[0-9a-f]{16}\/)?$/, "")
+  : "";
 
 /** Return an address of the server's interfaces as the browser asks for it: below the server's path. */
 export const below = (address) => (address.startsWith("/api/") ? ROOT + address : address);
@@ -32,12 +45,12 @@ function fill(element, props, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "ref") value(element);
     else if (name === "dataset") Object.assign(element.dataset, value);
-    else if (name === "style") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
+    else if (name === "style")
+      for (const [key, setting] of Object.entries(value)) element.style.setProperty(key, setting);
     else if (PROPERTIES.has(name) && !(name === "value" && tagOf(element) === "li")) element[name] = value;
     else if (name === "href" || name === "src") {
       if (isSafe(String(value), tagOf(element))) element.setAttribute(name, below(String(value)));
-    }
-    else element.setAttribute(name, value === true ? "" : String(value));
+    } else element.setAttribute(name, value === true ? "" : String(value));
   }
   append(element, children);
   return element;
@@ -106,7 +119,11 @@ const styles = new Map();
 /** Load a style sheet once; resolves when it is in use, or could not be loaded. */
 export function loadStyle(address) {
   if (!address || styles.has(address)) return styles.get(address);
-  const loading = new Promise((resolve) => document.head.append(h("link", { rel: "stylesheet", href: address.replace(/^\/web\//, FOLDER), onload: resolve, onerror: resolve })));
+  const loading = new Promise((resolve) =>
+    document.head.append(
+      h("link", { rel: "stylesheet", href: address.replace(/^\/web\//, FOLDER), onload: resolve, onerror: resolve }),
+    ),
+  );
   styles.set(address, loading);
   return loading;
 }

@@ -42,7 +42,9 @@ export function draft(key) {
 export function draftsUnder(prefix) {
   try {
     const start = nameOf(prefix);
-    return Object.keys(localStorage).filter((each) => each.startsWith(start)).map((each) => each.slice(start.length));
+    return Object.keys(localStorage)
+      .filter((name) => name.startsWith(start))
+      .map((name) => name.slice(start.length));
   } catch {
     return [];
   }
@@ -50,16 +52,19 @@ export function draftsUnder(prefix) {
 
 function forgetOldest(name, value) {
   try {
-    const drafts = Object.keys(localStorage).filter((each) => each.startsWith(PREFIX) && each !== name);
-    const at = (each) => JSON.parse(localStorage.getItem(each))?.at ?? 0;
-    drafts.sort((first, second) => at(first) - at(second)).slice(0, 20).forEach((each) => localStorage.removeItem(each));
+    const drafts = Object.keys(localStorage).filter((otherName) => otherName.startsWith(PREFIX) && otherName !== name);
+    const at = (otherName) => JSON.parse(localStorage.getItem(otherName))?.at ?? 0;
+    drafts
+      .sort((first, second) => at(first) - at(second))
+      .slice(0, 20)
+      .forEach((draft) => localStorage.removeItem(draft));
     localStorage.setItem(name, JSON.stringify({ value, at: Date.now() }));
   } catch {
     // full, or none at all
   }
 }
 
-/** Say whose drafts are read and written from here on; those of whoever used this browser before are forgotten. */
+/** Set the user whose drafts are read and written. Drafts of an earlier user of this browser are deleted. */
 export function ownDrafts(name) {
   owner = name;
   forget((key) => !key.startsWith(nameOf("")));
@@ -71,7 +76,7 @@ export function ownDrafts(name) {
   }
 }
 
-/** Forget all drafts, and keep none until the page is loaded anew: who comes next to this browser is somebody else. */
+/** Delete all drafts, and keep none until the page is reloaded: the next user of this browser may be another person. */
 export function endDrafts() {
   ended = true;
   forget(() => true);
@@ -86,8 +91,8 @@ function forget(fits) {
   }
 }
 
-/** Return a channel to the other tabs: `tell(what, details)`, `hear(what, call)` (returns what ends it). What is told
- * comes from our own pages only, and says that something changed, never what it is now. */
+/** Return a channel to the other tabs: `tell(what, details)`, `hear(what, call)` (returns a function that ends it). What
+ * is told comes from our own pages only, and says that something changed, never what it is now. */
 export function tabs(name) {
   const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel(`agentic-rag.${name}`) : null;
   return {
@@ -109,13 +114,13 @@ export function tabs(name) {
  * Returns `{saved(version), onSaved(call), end()}`. */
 export function editing(key, onOther) {
   const channel = tabs(`editing.${key}`);
-  const own = crypto.randomUUID();
+  const ownTab = crypto.randomUUID();
   channel.hear("here", ({ tab, answered }) => {
-    if (tab === own) return;
-    if (!answered) channel.tell("here", { tab: own, answered: true });
+    if (tab === ownTab) return;
+    if (!answered) channel.tell("here", { tab: ownTab, answered: true });
     onOther();
   });
-  channel.tell("here", { tab: own });
+  channel.tell("here", { tab: ownTab });
   return {
     saved: (version) => channel.tell("saved", { version }),
     onSaved: (call) => channel.hear("saved", call),

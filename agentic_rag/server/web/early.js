@@ -9,7 +9,8 @@
   const modules = ["dom", "i18n", "api", "ui", "icons", "errors/text", "session", "drafts", words("shell")];
   const ofChat = ["chat/page", "stream", "chat/composer", "chat/list", words("chat")];
   const isChat = /^(?:#?\/?$|#\/chat(?:\/|$))/.test(location.hash);
-  const preload = (path, props) => document.head.append(Object.assign(document.createElement("link"), props, { href: base + path }));
+  const preload = (path, props) =>
+    document.head.append(Object.assign(document.createElement("link"), props, { href: base + path }));
   let begun = false;
   const begin = () => {
     if (begun) return;
@@ -18,12 +19,22 @@
     for (const module of isChat ? [...modules, ...ofChat] : modules) preload(`${module}.js`, { rel: "modulepreload" });
     if (isChat) preload("chat/chat.css", { rel: "preload", as: "style" });
     /** The answer of GET /api/auth; null if there was none. `session.js` uses it once. */
-    globalThis.earlyPresence = fetch(base.replace(/\/web\/(?:[0-9a-f]{16}\/)?$/, "/api/auth"), { headers: { Accept: "application/json" }, credentials: "same-origin", redirect: "error" }).then((response) => (response.ok ? response.json() : null), () => null);
+    globalThis.earlyPresence = fetch(base.replace(/\/web\/(?:[0-9a-f]{16}\/)?$/, "/api/auth"), {
+      headers: { Accept: "application/json" },
+      credentials: "same-origin",
+      redirect: "error",
+    }).then(
+      (response) => (response.ok ? response.json() : null),
+      () => null,
+    );
   };
   // After the first paint, because the page's modules would delay it. A hidden page paints nothing.
   if (document.hidden) begin();
   else {
-    new PerformanceObserver((list) => list.getEntriesByName("first-contentful-paint").length && begin()).observe({ type: "paint", buffered: true });
+    new PerformanceObserver((list) => list.getEntriesByName("first-contentful-paint").length && begin()).observe({
+      type: "paint",
+      buffered: true,
+    });
     setTimeout(begin, 300);
   }
 }

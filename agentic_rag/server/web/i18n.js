@@ -65,7 +65,7 @@ export function t(key, values = {}) {
 export const hasWords = (key) => words.has(key);
 
 /** The language as the reader's region writes it: en-GB has another order of days and months than en-US. */
-const region = navigator.languages?.find((each) => each.toLowerCase().split("-")[0] === language) ?? language;
+const region = navigator.languages?.find((locale) => locale.toLowerCase().split("-")[0] === language) ?? language;
 const formats = new Map();
 
 function format(kind, options) {
@@ -79,7 +79,8 @@ export const formatNumber = (value, options = {}) => format(Intl.NumberFormat, o
 /** Exact decimal text as money; a currency that has no such code stands behind the amount. */
 export function formatMoney(text, currency) {
   const amount = Number(text);
-  if (/^[A-Z]{3}$/.test(currency ?? "")) return formatNumber(amount, { style: "currency", currency, maximumFractionDigits: 4 });
+  if (/^[A-Z]{3}$/.test(currency ?? ""))
+    return formatNumber(amount, { style: "currency", currency, maximumFractionDigits: 4 });
   return `${formatNumber(amount, { maximumFractionDigits: 4 })} ${currency ?? ""}`.trim();
 }
 
@@ -99,13 +100,24 @@ export function formatDay(iso, now = Date.now()) {
   if (days <= 1) return format(Intl.DateTimeFormat, { timeStyle: "short" }).format(date);
   if (days <= 7) return format(Intl.DateTimeFormat, { weekday: "short" }).format(date);
   const isThisYear = date.getFullYear() === new Date(now).getFullYear();
-  return format(Intl.DateTimeFormat, { day: "numeric", month: "short", ...(isThisYear ? {} : { year: "numeric" }) }).format(date);
+  return format(Intl.DateTimeFormat, {
+    day: "numeric",
+    month: "short",
+    ...(isThisYear ? {} : { year: "numeric" }),
+  }).format(date);
 }
 
 /** How long ago a date is, in words: "3 hours ago". */
 export function formatAgo(iso, now = Date.now()) {
   const seconds = (new Date(iso).getTime() - now) / 1000;
-  const units = [["year", 31_536_000], ["month", 2_592_000], ["week", 604_800], ["day", 86_400], ["hour", 3_600], ["minute", 60]];
+  const units = [
+    ["year", 31_536_000],
+    ["month", 2_592_000],
+    ["week", 604_800],
+    ["day", 86_400],
+    ["hour", 3_600],
+    ["minute", 60],
+  ];
   const [unit, length] = units.find(([, length]) => Math.abs(seconds) >= length) ?? ["second", 1];
   return format(Intl.RelativeTimeFormat, { numeric: "auto" }).format(Math.trunc(seconds / length), unit);
 }
@@ -117,7 +129,11 @@ export function formatDuration(milliseconds) {
 
 /** A duration in seconds with one digit, at least 0.1: "0.3 s"; longer ones in minutes and seconds. */
 export function formatSeconds(milliseconds) {
-  const unit = (value, name, options = {}) => formatNumber(value, { style: "unit", unit: name, unitDisplay: "narrow", ...options }).replace(/(\d)([a-z])/u, "$1\u00a0$2");
+  const unit = (value, name, options = {}) =>
+    formatNumber(value, { style: "unit", unit: name, unitDisplay: "narrow", ...options }).replace(
+      /(\d)([a-z])/u,
+      "$1\u00a0$2",
+    );
   const seconds = milliseconds / 1000;
   if (seconds < 59.95) return unit(Math.max(0.1, seconds), "second", { maximumFractionDigits: 1 });
   const whole = Math.round(seconds);
@@ -128,7 +144,12 @@ export function formatBytes(bytes) {
   const units = ["byte", "kilobyte", "megabyte", "gigabyte", "terabyte"];
   let at = 0;
   for (; bytes >= 1000 && at < units.length - 1; at += 1) bytes /= 1000;
-  return formatNumber(bytes, { style: "unit", unit: units[at], unitDisplay: at ? "short" : "long", maximumFractionDigits: bytes < 10 && at ? 1 : 0 });
+  return formatNumber(bytes, {
+    style: "unit",
+    unit: units[at],
+    unitDisplay: at ? "short" : "long",
+    maximumFractionDigits: bytes < 10 && at ? 1 : 0,
+  });
 }
 
 /** Compare texts as the language sorts them. */

@@ -6,7 +6,11 @@ import { append, h, ROOT } from "./dom.js";
 const DEEPEST = 4; // levels of an example; optional members below are left out
 
 /** Return a docstring as paragraphs. */
-const prose = (text = "") => text.split("\n\n").filter((part) => part.trim()).map((part) => h("p", {}, words(part.trim())));
+const prose = (text = "") =>
+  text
+    .split("\n\n")
+    .filter((part) => part.trim())
+    .map((part) => h("p", {}, words(part.trim())));
 
 const words = (text) => text.split(/``?([^`]+)``?/).map((part, at) => (at % 2 ? h("code", {}, part) : part));
 
@@ -20,8 +24,18 @@ const nameOf = (reference) => reference.slice(reference.lastIndexOf("/") + 1);
 const join = (items, separator) => items.flatMap((item, at) => (at ? [separator, item] : [item]));
 
 function table(heads, rows) {
-  const head = h("tr", {}, heads.map((each) => h("th", { scope: "col" }, each)));
-  const body = rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, cell))));
+  const head = h(
+    "tr",
+    {},
+    heads.map((head) => h("th", { scope: "col" }, head)),
+  );
+  const body = rows.map((row) =>
+    h(
+      "tr",
+      {},
+      row.map((cell) => h("td", {}, cell)),
+    ),
+  );
   return h("table", {}, h("thead", {}, head), h("tbody", {}, body));
 }
 
@@ -29,14 +43,20 @@ function table(heads, rows) {
 function type(schema) {
   if (schema.$ref) return h("a", { href: `#schema-${nameOf(schema.$ref)}` }, nameOf(schema.$ref));
   if (schema.enum || schema.const !== undefined) {
-    return join((schema.enum ?? [schema.const]).map((each) => code(JSON.stringify(each))), " | ");
+    return join(
+      (schema.enum ?? [schema.const]).map((value) => code(JSON.stringify(value))),
+      " | ",
+    );
   }
   const either = schema.anyOf ?? schema.oneOf;
   if (either) return join(either.map(type), " | ");
   if (schema.type === "array") return ["list of ", type(schema.items ?? {})];
-  if (schema.type === "object" && schema.additionalProperties instanceof Object) return ["map of ", type(schema.additionalProperties)];
+  if (schema.type === "object" && schema.additionalProperties instanceof Object)
+    return ["map of ", type(schema.additionalProperties)];
   const bounds = { minimum: "from", maximum: "to", maxLength: "at most", pattern: "like" };
-  const limits = Object.keys(bounds).filter((key) => schema[key] !== undefined).map((key) => `${bounds[key]} ${schema[key]}`);
+  const limits = Object.keys(bounds)
+    .filter((key) => schema[key] !== undefined)
+    .map((key) => `${bounds[key]} ${schema[key]}`);
   return [schema.type ?? "any", ...limits].join(" ");
 }
 
@@ -49,8 +69,10 @@ function exampleOf(schema, schemas, levels = DEEPEST) {
   if (either) return exampleOf(either[0], schemas, levels);
   if (schema.default !== undefined && schema.default !== null) return schema.default;
   if (schema.type === "object") {
-    const members = Object.entries(schema.properties ?? {}).filter(([key]) => levels > 0 || schema.required?.includes(key));
-    return Object.fromEntries(members.map(([key, each]) => [key, exampleOf(each, schemas, levels - 1)]));
+    const members = Object.entries(schema.properties ?? {}).filter(
+      ([key]) => levels > 0 || schema.required?.includes(key),
+    );
+    return Object.fromEntries(members.map(([key, member]) => [key, exampleOf(member, schemas, levels - 1)]));
   }
   if (schema.type === "array") return levels > 0 && schema.items ? [exampleOf(schema.items, schemas, levels - 1)] : [];
   if (schema.type === "integer" || schema.type === "number") return schema.minimum ?? 1;
@@ -59,25 +81,35 @@ function exampleOf(schema, schemas, levels = DEEPEST) {
 
 const example = (schema, { schemas }) => h("pre", {}, code(JSON.stringify(exampleOf(schema, schemas), null, 2)));
 
-function operation(method, path, each, components) {
-  const bodies = Object.entries(each.requestBody?.content ?? {}).map(([kind, { schema }]) => [
+function operation(method, path, description, components) {
+  const bodies = Object.entries(description.requestBody?.content ?? {}).map(([kind, { schema }]) => [
     h("p", {}, "Takes ", code(kind), ": ", type(schema)),
     kind === "application/json" && example(schema, components),
   ]);
-  const answers = Object.entries(each.responses).map(([status, given]) => {
-    const answer = given.$ref ? components.responses[nameOf(given.$ref)] : given;
+  const answers = Object.entries(description.responses).map(([status, response]) => {
+    const answer = response.$ref ? components.responses[nameOf(response.$ref)] : response;
     const kinds = status < "400" ? Object.entries(answer.content ?? {}) : [];
-    return [status, [prose(answer.description), kinds.map(([kind, { schema }]) => h("div", {}, code(kind), ": ", type(schema)))]];
+    return [
+      status,
+      [prose(answer.description), kinds.map(([kind, { schema }]) => h("div", {}, code(kind), ": ", type(schema)))],
+    ];
   });
-  const success = Object.entries(each.responses).find(([status]) => status < "300")?.[1].content?.["application/json"];
-  const parameters = each.parameters.map((one) => [code(one.name), one.in, type(one.schema), one.required ? "required" : byDefault(one.schema)]);
+  const success = Object.entries(description.responses).find(([status]) => status < "300")?.[1].content?.[
+    "application/json"
+  ];
+  const parameters = description.parameters.map((parameter) => [
+    code(parameter.name),
+    parameter.in,
+    type(parameter.schema),
+    parameter.required ? "required" : byDefault(parameter.schema),
+  ]);
   return h(
     "article",
     {},
-    h("h3", { id: each.operationId }, `${method.toUpperCase()} ${path}`),
-    prose(each.summary),
-    prose(each.description),
-    h("p", {}, `For: ${each["x-allow"]}.${each["x-audited"] ? " Recorded in the audit log." : ""}`),
+    h("h3", { id: description.operationId }, `${method.toUpperCase()} ${path}`),
+    prose(description.summary),
+    prose(description.description),
+    h("p", {}, `For: ${description["x-allow"]}.${description["x-audited"] ? " Recorded in the audit log." : ""}`),
     parameters.length > 0 && table(["Parameter", "In", "Type", "Default"], parameters),
     bodies,
     table(["Status", "Answer"], answers),
@@ -86,10 +118,10 @@ function operation(method, path, each, components) {
 }
 
 function schemaOf(name, schema) {
-  const rows = Object.entries(schema.properties ?? {}).map(([key, each]) => [
+  const rows = Object.entries(schema.properties ?? {}).map(([key, property]) => [
     code(key),
-    type(each),
-    schema.required?.includes(key) ? "required" : byDefault(each),
+    type(property),
+    schema.required?.includes(key) ? "required" : byDefault(property),
   ]);
   const body = rows.length ? table(["Member", "Type", "Default"], rows) : h("p", {}, type(schema));
   return h("article", {}, h("h3", { id: `schema-${name}` }, name), prose(schema.description), body);
@@ -98,22 +130,41 @@ function schemaOf(name, schema) {
 function show({ info, paths, components }) {
   const groups = new Map();
   for (const [path, item] of Object.entries(paths)) {
-    for (const [method, each] of Object.entries(item)) {
-      const [tag] = each.tags;
-      groups.set(tag, [...(groups.get(tag) ?? []), operation(method, path, each, components)]);
+    for (const [method, description] of Object.entries(item)) {
+      const [tag] = description.tags;
+      groups.set(tag, [...(groups.get(tag) ?? []), operation(method, path, description, components)]);
     }
   }
-  const sections = [...groups].sort(([one], [other]) => (one < other ? -1 : 1));
-  const schemas = Object.entries(components.schemas).sort(([one], [other]) => (one < other ? -1 : 1));
+  const sections = [...groups].sort(([first], [second]) => (first < second ? -1 : 1));
+  const schemas = Object.entries(components.schemas).sort(([first], [second]) => (first < second ? -1 : 1));
   const links = [...sections.map(([tag]) => [tag, tag]), ["schemas", "Schemas"]];
   append(document.body, [
     h("h1", {}, `${info.title} ${info.version}`),
     prose(info.description),
-    h("p", {}, "The same for programs: ", h("a", { href: "/api/openapi.json" }, code("/api/openapi.json")), " (OpenAPI 3.1)."),
-    h("nav", { "aria-label": "Contents" }, h("ul", {}, links.map(([id, text]) => h("li", {}, h("a", { href: `#${id}` }, text))))),
+    h(
+      "p",
+      {},
+      "The same for programs: ",
+      h("a", { href: "/api/openapi.json" }, code("/api/openapi.json")),
+      " (OpenAPI 3.1).",
+    ),
+    h(
+      "nav",
+      { "aria-label": "Contents" },
+      h(
+        "ul",
+        {},
+        links.map(([id, text]) => h("li", {}, h("a", { href: `#${id}` }, text))),
+      ),
+    ),
     h("main", {}, [
       ...sections.map(([tag, articles]) => h("section", {}, h("h2", { id: tag }, tag), articles)),
-      h("section", {}, h("h2", { id: "schemas" }, "Schemas"), schemas.map(([name, schema]) => schemaOf(name, schema))),
+      h(
+        "section",
+        {},
+        h("h2", { id: "schemas" }, "Schemas"),
+        schemas.map(([name, schema]) => schemaOf(name, schema)),
+      ),
     ]),
   ]);
   document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
@@ -122,5 +173,8 @@ function show({ info, paths, components }) {
 try {
   show(await (await fetch(`${ROOT}/api/openapi.json`)).json());
 } catch (error) {
-  append(document.body, h("p", { role: "alert" }, `The reference cannot be shown (${error.message}). Reload the page.`));
+  append(
+    document.body,
+    h("p", { role: "alert" }, `The reference cannot be shown (${error.message}). Reload the page.`),
+  );
 }

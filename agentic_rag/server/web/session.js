@@ -1,5 +1,6 @@
-// Who is signed in: by the ticket of `agentic-rag open`, by what the browser has; and noticing when a sign-in has ended,
-// before somebody finds out by losing what they typed. The forms are in `sign-in.js`, loaded where one is wanted.
+// Who is signed in: by the ticket of `agentic-rag open`, by what the browser has; and noticing when a sign-in has
+// ended, before somebody finds out by losing what they typed. The forms are in `sign-in.js`, loaded where one is
+// wanted.
 
 import { api } from "./api.js";
 import { endDrafts, tabs } from "./drafts.js";
@@ -10,45 +11,47 @@ const LOOK_SECONDS = 30;
 /** Word to and from the page's other tabs: `in` and `out`, of who signed in or out there. */
 export const session = tabs("session");
 
-/** Return who asks, `{name, operator, signedIn, provider, needsKey, grants}`; `name` is null where nobody is signed in. */
+/** Return who asks, `{name, operator, signedIn, provider, needsKey, grants}`; `name` is null where nobody is signed
+ * in. */
 export async function presence() {
   const early = globalThis.earlyPresence; // the request that `early.js` began
   globalThis.earlyPresence = null;
   return (await early) ?? (await api("GET", "/api/auth", { asIs: true }));
 }
 
-/** Use the ticket that stands behind the `#` of the address, and take it out of there. Returns whether there was one. */
+/** Use the ticket after the `#` of the address, and remove it from there. Returns whether there was one. */
 export async function useTicket() {
-  const found = /^#ticket=([\w-]+)$/.exec(location.hash);
-  if (!found) return false;
+  const match = /^#ticket=([\w-]+)$/.exec(location.hash);
+  if (!match) return false;
   history.replaceState(null, "", "#/");
   const who = await presence();
-  if (who.name === null) await api("POST", "/api/auth/ticket", { body: { ticket: found[1] }, asIs: true });
+  if (who.name === null) await api("POST", "/api/auth/ticket", { body: { ticket: match[1] }, asIs: true });
   return true;
 }
 
-/** Take the reason out of the address with which an OpenID provider sent the browser back; null: there is none. */
+/** Remove and return the reason that an OpenID provider added to the address after a refused sign-in, or null. */
 export function takeRefusal() {
-  const found = /^#\/sign-in-failed\/([A-Z_]+)$/.exec(location.hash);
-  if (!found) return null;
+  const match = /^#\/sign-in-failed\/([A-Z_]+)$/.exec(location.hash);
+  if (!match) return null;
   history.replaceState(null, "", "#/");
-  return found[1];
+  return match[1];
 }
 
 /** Tell the page's other tabs that somebody signed in here. */
 export const tellSignedIn = () => session.tell("in");
 
 /** Keep a signed-in browser signed in while the page is used, and notice when it no longer is, or may do something else.
- * `ended()`: nobody is signed in any more; `changed(user)`: the same user with other rights. Returns what ends that. */
+ * `ended()`: nobody is signed in any more; `changed(user)`: the same user with other rights. Returns a function that
+ * ends the watch. */
 export function keepSignedIn(user, { ended, changed }) {
   if (!user.signedIn) return () => {};
-  let known = user;
+  let lastUser = user;
   let used = Date.now();
   const note = () => (used = Date.now());
-  for (const each of ["keydown", "pointerdown"]) addEventListener(each, note, { passive: true });
+  for (const event of ["keydown", "pointerdown"]) addEventListener(event, note, { passive: true });
   const renewIfDue = async () => {
-    if (!known.signedIn) return;
-    const expires = new Date(known.signedIn.expiresAt).getTime();
+    if (!lastUser.signedIn) return;
+    const expires = new Date(lastUser.signedIn.expiresAt).getTime();
     if (expires - Date.now() > RENEW_BEFORE || Date.now() - used > RENEW_BEFORE) return;
     await api("POST", "/api/auth/renew", { asIs: true }).catch(() => null);
   };
@@ -58,13 +61,13 @@ export function keepSignedIn(user, { ended, changed }) {
     await compare();
   };
   const compare = async () => {
-    const who = await presence().catch(() => null); // one that does not answer says nothing of who is signed in
+    const who = await presence().catch(() => null); // without an answer, the sign-in is unknown
     if (!who) return;
     if (who.name === null) return void (document.hidden || ended());
-    if (who.name !== known.name) return void location.reload(); // nothing of one person is left for the next
-    const other = rights(who) !== rights(known);
-    known = who;
-    if (other) changed(who);
+    if (who.name !== lastUser.name) return void location.reload(); // nothing of one person is left for the next
+    const isChanged = rights(who) !== rights(lastUser);
+    lastUser = who;
+    if (isChanged) changed(who);
   };
   const timer = setInterval(look, LOOK_SECONDS * 1000);
   const seen = () => document.hidden || look();
@@ -73,7 +76,7 @@ export function keepSignedIn(user, { ended, changed }) {
   return () => {
     clearInterval(timer);
     document.removeEventListener("visibilitychange", seen);
-    for (const each of ["keydown", "pointerdown"]) removeEventListener(each, note);
+    for (const event of ["keydown", "pointerdown"]) removeEventListener(event, note);
     for (const stop of stops) stop();
   };
 }

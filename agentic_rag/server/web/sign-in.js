@@ -10,9 +10,23 @@ const AGAIN_SECONDS = 2;
 
 /** Return the form. `onsignedin()` follows. `name`: who was signed in before. `beside`: the provider's page opens in a
  * tab of its own, so that this page and what was typed in it stay. */
-export function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
-  const who = field(t("shell.name"), input({ name: "username", autocomplete: "username", required: true, value: name, spellcheck: false, autocapitalize: "none" }));
-  const key = field(t("shell.key"), input({ name: "password", type: "password", autocomplete: "current-password", required: true }), { hint: t("shell.keyHint") });
+function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
+  const who = field(
+    t("shell.name"),
+    input({
+      name: "username",
+      autocomplete: "username",
+      required: true,
+      value: name,
+      spellcheck: false,
+      autocapitalize: "none",
+    }),
+  );
+  const key = field(
+    t("shell.key"),
+    input({ name: "password", type: "password", autocomplete: "current-password", required: true }),
+    { hint: t("shell.keyHint") },
+  );
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
   const submit = button(t("shell.signIn"), { kind: "primary", type: "submit" });
   const form = h("form", { class: "stack", method: "post" }, who, key, problem, submit);
@@ -37,11 +51,15 @@ export function signInForm(provider, onsignedin, { name = "", beside = false } =
   if (!provider) return form;
   const back = beside ? "/#/signed-in" : `/${location.hash}`;
   const where = beside ? { target: "_blank", rel: "noopener" } : {};
-  const there = h("a", { class: "button button-primary", href: `/api/auth/oidc/begin?returnTo=${encodeURIComponent(back)}`, ...where }, t("shell.signInProvider"));
+  const there = h(
+    "a",
+    { class: "button button-primary", href: `/api/auth/oidc/begin?returnTo=${encodeURIComponent(back)}`, ...where },
+    t("shell.signInProvider"),
+  );
   return h("div", { class: "stack" }, there, h("p", { class: "or" }, t("shell.or")), form);
 }
 
-/** Show the form as a page of its own until somebody is signed in, here or in another tab. */
+/** Show the form as the whole page until a person signs in, here or in another tab. */
 export async function signInPage(place, who, refusal = null) {
   await loadWords("signin");
   return await new Promise((resolve) => {
@@ -49,7 +67,7 @@ export async function signInPage(place, who, refusal = null) {
     const done = () => (end(), resolve());
     // without keys there is nothing to type: the page says why this browser is refused
     const way = who.needsKey ? signInForm(who.provider, done) : h("p", {}, refusedBecause(who.refusal));
-    const made = h(
+    const element = h(
       "section",
       { class: "sign-in" },
       h(
@@ -60,22 +78,40 @@ export async function signInPage(place, who, refusal = null) {
         refusal && notice("bad", refusalWords(refusal)),
         way,
         who.openCommand
-          ? h("div", { class: "stack stack-tight" }, h("p", { class: "faint" }, t("shell.signInHelp")), h("div", { class: "row row-tight" }, h("code", { class: "wrap" }, who.openCommand), copyButton(t("signin.copyCommand"), who.openCommand)))
+          ? h(
+              "div",
+              { class: "stack" },
+              h("p", { class: "faint" }, t("shell.signInHelp")),
+              h(
+                "div",
+                { class: "row row-tight" },
+                h("code", { class: "wrap" }, who.openCommand),
+                copyButton(t("signin.copyCommand"), who.openCommand),
+              ),
+            )
           : h("p", { class: "faint" }, t("shell.signInHelp"), " ", h("code", {}, "agentic-rag open")),
       ),
     );
-    replace(place, made);
-    made.querySelector("input")?.focus();
+    replace(place, element);
+    element.querySelector("input")?.focus();
   });
 }
 
 function refusedBecause(reason) {
-  const words = { networkedServer: t("signin.networkedServer"), otherUser: t("signin.otherUser"), unknownUser: t("signin.unknownUser") };
+  const words = {
+    networkedServer: t("signin.networkedServer"),
+    otherUser: t("signin.otherUser"),
+    unknownUser: t("signin.unknownUser"),
+  };
   return words[reason] ?? t("signin.noKeys");
 }
 
 function refusalWords(code) {
-  const words = { FORBIDDEN: t("signin.notLetIn"), UNAUTHENTICATED: t("signin.notProven"), OIDC_UNAVAILABLE: t("signin.providerSilent") };
+  const words = {
+    FORBIDDEN: t("signin.notLetIn"),
+    UNAUTHENTICATED: t("signin.notProven"),
+    OIDC_UNAVAILABLE: t("signin.providerSilent"),
+  };
   return words[code] ?? t("signin.failed", { code });
 }
 
@@ -97,7 +133,7 @@ export async function signInDialog(before) {
   return (await dialog.closed) === true ? settle(before, await presence()) : null;
 }
 
-/** Call `signedIn()` once somebody is, in whichever tab it was done. Returns what ends the looking. */
+/** Call `signedIn()` once somebody is, in whichever tab it was done. Returns a function that ends the polling. */
 function onPresence(signedIn) {
   let ended = false;
   const end = () => {

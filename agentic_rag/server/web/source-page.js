@@ -15,27 +15,59 @@ export class PageView {
     Object.assign(this, { address, page, text, number: page.number, count: null, scale: 1 });
     const small = { kind: "quiet", icon: "back", compact: true };
     this.previous = button(t("source.pageBefore"), { ...small, onclick: () => void this.#show(this.number - 1) });
-    this.next = button(t("source.pageAfter"), { ...small, class: "button button-quiet button-compact page-next", onclick: () => void this.#show(this.number + 1) });
+    this.next = button(t("source.pageAfter"), {
+      ...small,
+      class: "button button-quiet button-compact page-next",
+      onclick: () => void this.#show(this.number + 1),
+    });
     this.label = h("span", { class: "small", "aria-live": "polite" });
-    this.larger = button(t("source.enlarge"), { kind: "quiet", icon: "search", "aria-pressed": "false", onclick: () => void this.#enlarge() });
+    this.larger = button(t("source.enlarge"), {
+      kind: "quiet",
+      icon: "search",
+      "aria-pressed": "false",
+      onclick: () => void this.#enlarge(),
+    });
     this.image = h("img", { class: "page-image", hidden: true });
-    const box = (kind) => (each) => h("span", { class: `page-mark ${kind}`, style: { "--x": each.x, "--y": each.y, "--w": each.width, "--h": each.height } });
-    this.marks = h("div", { class: "page-marks", "aria-hidden": "true" }, page.passage.map(box("page-passage")), page.cited.map(box("page-cited")));
-    this.sheet = h("div", { class: "page-sheet", style: { "--ratio": page.width / page.height } }, this.image, this.marks);
+    const box = (kind) => (box) =>
+      h("span", {
+        class: `page-mark ${kind}`,
+        style: { "--x": box.x, "--y": box.y, "--w": box.width, "--h": box.height },
+      });
+    this.marks = h(
+      "div",
+      { class: "page-marks", "aria-hidden": "true" },
+      page.passage.map(box("page-passage")),
+      page.cited.map(box("page-cited")),
+    );
+    this.sheet = h(
+      "div",
+      { class: "page-sheet", style: { "--ratio": page.width / page.height } },
+      this.image,
+      this.marks,
+    );
     this.frame = h("div", { class: "page-frame", tabindex: 0, role: "group" }, this.sheet);
     this.failure = h("div", { class: "stack-small", hidden: true });
-    this.element = h("section", { class: "source-page stack-small" }, h("div", { class: "row" }, this.previous, this.label, this.next, h("span", { class: "grow" }), this.larger), this.failure, this.frame);
+    this.element = h(
+      "section",
+      { class: "source-page stack-small" },
+      h("div", { class: "row" }, this.previous, this.label, this.next, h("span", { class: "grow" }), this.larger),
+      this.failure,
+      this.frame,
+    );
   }
 
   start() {
     this.#show(this.number);
     const { marks, page } = this;
-    // The sheet has the page's shape before the image is there: its place is known at once.
-    (marks.querySelector(".page-cited") ?? marks.querySelector(".page-passage"))?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    // The sheet has the page's shape before the image is loaded, so its place is known at once.
+    (marks.querySelector(".page-cited") ?? marks.querySelector(".page-passage"))?.scrollIntoView({
+      block: "nearest",
+      inline: "nearest",
+    });
     this.counting = new AbortController();
     api("GET", this.address, { signal: this.counting.signal }).then(
       ({ pageCount }) => this.#setCount(Math.max(pageCount ?? 0, page.number) || null),
-      () => {}, // without the number of pages the last one is known when there is no next
+      () => {}, // without the number of pages, a missing next page shows the end
     );
   }
 
@@ -54,7 +86,8 @@ export class PageView {
     this.scale = this.scale === 1 ? 2 : 1;
     this.larger.setAttribute("aria-pressed", String(this.scale > 1));
     this.sheet.classList.toggle("page-large", this.scale > 1);
-    if (!this.marks.hidden) this.marks.querySelector(".page-cited")?.scrollIntoView({ block: "center", inline: "center" });
+    if (!this.marks.hidden)
+      this.marks.querySelector(".page-cited")?.scrollIntoView({ block: "center", inline: "center" });
     await this.#show(this.number);
   }
 
@@ -70,7 +103,11 @@ export class PageView {
     this.#drawBar();
     this.sheet.setAttribute("aria-busy", "true");
     try {
-      const file = await apiFile(`${this.address}/pages/${number}`, { query: { width: this.#width() }, accept: "image/png", signal });
+      const file = await apiFile(`${this.address}/pages/${number}`, {
+        query: { width: this.#width() },
+        accept: "image/png",
+        signal,
+      });
       await this.#put(file, number, signal);
     } catch (error) {
       if (error.name !== "AbortError" && !signal.aborted) this.#fail(error, number);
@@ -100,11 +137,20 @@ export class PageView {
 
   #fail(error, number) {
     if (error.code === "PAGE_NOT_FOUND" && number > this.page.number) this.#setCount(number - 1);
-    const words = error.code === "PAGE_NOT_FOUND" ? t("source.noPage", { page: number }) : error.code ? error.message : t("shell.failed");
+    const words =
+      error.code === "PAGE_NOT_FOUND"
+        ? t("source.noPage", { page: number })
+        : error.code
+          ? error.message
+          : t("shell.failed");
     if (!error.code) console.error(error);
     this.frame.hidden = true;
     this.failure.hidden = false;
-    replace(this.failure, notice("warn", h("p", {}, words)), error.status !== 404 && button(t("shell.tryAgain"), { icon: "retry", onclick: () => void this.#show(number) }));
+    replace(
+      this.failure,
+      notice("warn", h("p", {}, words)),
+      error.status !== 404 && button(t("shell.tryAgain"), { icon: "retry", onclick: () => void this.#show(number) }),
+    );
   }
 
   #setCount(count) {

@@ -17,12 +17,29 @@ let shown = null;
 /** Open the panel at a passage: beside the chat where there is room, else over the page.
  *
  * `sentence`: the cited words, marked in the passage; "": the passage as a whole. `table`: the cited rows, instead.
- * `places`, `at`: all citations of the answer and which of them this is; arrow keys go through them. `opener`: what gets
- * the focus back. `onshow(at)`: called with the citation that is shown, and with null at the end. */
-export async function openSource({ domainId, documentId, chunkId, sentence = "", table = null, places = [], at = 0, opener = document.activeElement, onshow = () => {} }) {
+ * `places`, `at`: all citations of the answer and which of them this is; arrow keys go through them. `opener`: what
+ * gets the focus back. `onshow(at)`: called with the citation that is shown, and with null at the end. */
+export async function openSource({
+  domainId,
+  documentId,
+  chunkId,
+  sentence = "",
+  table = null,
+  places = [],
+  at = 0,
+  opener = document.activeElement,
+  onshow = () => {},
+}) {
+  const address = location.hash;
   await loadAll(loadWords("source"), loadStyle("/web/source.css"));
+  if (location.hash !== address) return null; // the reader went on meanwhile
   shown?.close({ restore: false });
-  const panel = new SourcePanel(domainId, { places: places.length ? places : [{ documentId, chunkId, sentence, table }], at, opener, onshow });
+  const panel = new SourcePanel(domainId, {
+    places: places.length ? places : [{ documentId, chunkId, sentence, table }],
+    at,
+    opener,
+    onshow,
+  });
   shown = panel;
   await panel.open();
   return panel;
@@ -34,7 +51,12 @@ class SourcePanel {
     Object.assign(this, { places, at, opener, onshow });
     this.body = h("div", { class: "source", tabindex: -1 });
     this.count = h("span", { "aria-live": "polite" });
-    this.back = button(t("source.previous"), { kind: "quiet", icon: "left", compact: true, onclick: () => this.go(-1) });
+    this.back = button(t("source.previous"), {
+      kind: "quiet",
+      icon: "left",
+      compact: true,
+      onclick: () => this.go(-1),
+    });
     this.next = button(t("source.next"), { kind: "quiet", icon: "right", compact: true, onclick: () => this.go(1) });
     this.steps = h("footer", { class: "source-steps", hidden: places.length < 2 }, this.back, this.count, this.next);
     this.keys = (event) => this.#key(event);
@@ -55,13 +77,29 @@ class SourcePanel {
     const chat = BESIDE.matches ? document.querySelector(".chat") : null;
     this.#takeOut();
     if (chat && !document.querySelector("dialog[open]")) {
-      const close = button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, class: "button button-quiet button-compact source-close", onclick: () => this.close() });
-      this.column = h("section", { class: "source-column", role: "dialog", "aria-label": t("source.title") }, close, this.body, this.steps);
+      const close = button(t("shell.close"), {
+        kind: "quiet",
+        icon: "close",
+        compact: true,
+        class: "button button-quiet button-compact source-close",
+        onclick: () => this.close(),
+      });
+      this.column = h(
+        "section",
+        { class: "source-column", role: "dialog", "aria-label": t("source.title") },
+        close,
+        this.body,
+        this.steps,
+      );
       chat.append(this.column);
       chat.classList.add("with-source");
       this.chat = chat;
     } else {
-      const dialog = openDialog(t("source.title"), { side: true, build: () => this.body, onclose: () => dialog === this.dialog && ((this.dialog = null), this.close()) });
+      const dialog = openDialog(t("source.title"), {
+        side: true,
+        build: () => this.body,
+        onclose: () => dialog === this.dialog && ((this.dialog = null), this.close()),
+      });
       dialog.element.classList.add("dialog-source");
       dialog.element.querySelector(".dialog-frame").append(this.steps);
       this.dialog = dialog;
@@ -102,7 +140,9 @@ class SourcePanel {
   #key(event) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.closest?.("input, textarea, select, [contenteditable]")) return;
-    const isOver = document.querySelector("[popover]:popover-open") || [...document.querySelectorAll("dialog[open]")].some((each) => each !== this.dialog?.element);
+    const isOver =
+      document.querySelector("[popover]:popover-open") ||
+      [...document.querySelectorAll("dialog[open]")].some((dialog) => dialog !== this.dialog?.element);
     if (isOver) return;
     if (event.key === "Escape" && this.column) {
       event.preventDefault();
@@ -144,97 +184,196 @@ class SourcePanel {
     if (!this.body.firstChild) replace(this.body, skeleton(8));
     try {
       const query = { text: shortened(sentence), format: "html" };
-      const place = await api("GET", `${this.#baseOf(chunkId)}/chunks/${encodeURIComponent(chunkId)}/place`, { query, signal: asking.signal });
+      const place = await api("GET", `${this.#baseOf(chunkId)}/chunks/${encodeURIComponent(chunkId)}/place`, {
+        query,
+        signal: asking.signal,
+      });
       this.#draw(place, sentence);
     } catch (error) {
       if (error.name === "AbortError") return;
       if (!error.code) console.error(error);
       this.#fail(error, chunkId, sentence);
     }
-    if (step) (this.body.querySelector(`[data-step="${step}"]:not(:disabled)`) ?? this.body.querySelector("[data-step]:not(:disabled)") ?? this.body).focus({ preventScroll: true });
+    if (step)
+      (
+        this.body.querySelector(`[data-step="${step}"]:not(:disabled)`) ??
+        this.body.querySelector("[data-step]:not(:disabled)") ??
+        this.body
+      ).focus({ preventScroll: true });
   }
 
   #fail(error, chunkId, sentence) {
     const isGone = error.status === 404;
-    const words = isGone ? t(sentence ? "source.gone" : "source.goneWhole") : error.code ? error.message : t("shell.failed");
+    const words = isGone
+      ? t(sentence ? "source.gone" : "source.goneWhole")
+      : error.code
+        ? error.message
+        : t("shell.failed");
     replace(
       this.body,
       notice("warn", h("p", {}, words)),
-      !isGone && h("div", { class: "row" }, button(t("shell.tryAgain"), { icon: "retry", onclick: () => void this.show(chunkId, sentence) })),
+      !isGone &&
+        h(
+          "div",
+          { class: "row" },
+          button(t("shell.tryAgain"), { icon: "retry", onclick: () => void this.show(chunkId, sentence) }),
+        ),
       sentence && h("blockquote", { class: "passage passage-main plain", dir: "auto" }, sentence),
     );
   }
 
   #draw(place, sentence) {
     const { page, table } = place;
-    const address = isAttached(place.documentId) ? this.#baseOf(place.chunkId) : `${this.base}/documents/${encodeURIComponent(place.documentId)}`;
-    const where = [page && t("source.page", { page: page.number }), place.cells, ...place.headingPath].filter(Boolean).join(" › ");
+    const address = isAttached(place.documentId)
+      ? this.#baseOf(place.chunkId)
+      : `${this.base}/documents/${encodeURIComponent(place.documentId)}`;
+    const where = [page && t("source.page", { page: page.number }), place.cells, ...place.headingPath]
+      .filter(Boolean)
+      .join(" › ");
     if (page?.width) this.pageView = new PageView(address, page, place.text);
     replace(
       this.body,
       h(
         "header",
         { class: "source-head" },
-        h("div", { class: "grow" }, h("h2", { class: "source-name wrap", dir: "auto" }, place.documentName), where && h("p", { class: "faint small wrap", dir: "auto" }, where), place.sourceUri && h("p", { class: "small source-address" }, addressOf(place.sourceUri, t("source.openThere")))),
-        h("a", { class: "button button-quiet button-compact", href: `${address}/file`, download: place.documentName, "aria-label": t("source.download"), title: t("source.download") }, icon("download")),
+        h(
+          "div",
+          { class: "grow" },
+          h("h2", { class: "source-name wrap", dir: "auto" }, place.documentName),
+          where && h("p", { class: "faint small wrap", dir: "auto" }, where),
+          place.sourceUri && h("p", { class: "small" }, addressOf(place.sourceUri, t("source.openThere"))),
+        ),
+        h(
+          "a",
+          {
+            class: "button button-quiet button-compact",
+            href: `${address}/file`,
+            download: place.documentName,
+            "aria-label": t("source.download"),
+            title: t("source.download"),
+          },
+          icon("download"),
+        ),
       ),
-      sentence && place.cited && !table && h("blockquote", { class: "source-quote" }, h("p", { class: "wrap", dir: "auto" }, h("span", { class: "source-words" }, sentence.trim())), copyButton(t("source.copyQuote"), sentence.trim())),
+      sentence &&
+        place.cited &&
+        !table &&
+        h(
+          "blockquote",
+          { class: "source-quote" },
+          h("p", { class: "wrap", dir: "auto" }, h("span", { class: "source-words" }, sentence.trim())),
+          copyButton(t("source.copyQuote"), sentence.trim()),
+        ),
       notesOf(place).map((words) => notice("info", h("p", { class: "wrap" }, words))),
-      sentence && !place.cited && notice("warn", h("p", {}, t("source.notThere")), h("blockquote", { class: "plain", dir: "auto" }, sentence)),
+      sentence &&
+        !place.cited &&
+        notice("warn", h("p", {}, t("source.notThere")), h("blockquote", { class: "plain", dir: "auto" }, sentence)),
       this.pageView?.element,
       h(
         "section",
         { class: "stack-small" },
-        h("div", { class: "row" }, h("h3", { class: "grow" }, t(table ? "source.rows" : "source.passage")), copyButton(t("source.copy"), place.text), this.#mover("before", place), this.#mover("after", place)),
-        table ? tableOf(table) : [near(place, place.before), showHtml(h("div", { class: "passage passage-main wrap", dir: "auto" }), place.html), near(place, place.after)],
+        h(
+          "div",
+          { class: "row" },
+          h("h3", { class: "grow" }, t(table ? "source.rows" : "source.passage")),
+          copyButton(t("source.copy"), place.text),
+          this.#mover("before", place),
+          this.#mover("after", place),
+        ),
+        table
+          ? tableOf(table)
+          : [
+              near(place, place.before),
+              showHtml(h("div", { class: "passage passage-main wrap", dir: "auto" }), place.html),
+              near(place, place.after),
+            ],
       ),
     );
     this.body.scrollTop = 0;
     if (this.pageView) this.pageView.start();
-    else (this.body.querySelector("mark") ?? this.body.querySelector(".passage-main"))?.scrollIntoView({ block: "nearest" });
+    else
+      (this.body.querySelector("mark") ?? this.body.querySelector(".passage-main"))?.scrollIntoView({
+        block: "nearest",
+      });
   }
 
   #mover(step, place) {
     const to = place[step]?.chunkId;
     const label = step === "before" ? t("source.before") : t("source.after");
-    return button(label, { kind: "quiet", icon: step === "before" ? "up" : "down", compact: true, disabled: !to, "data-step": step, onclick: () => void this.show(to, "", step) });
+    return button(label, {
+      kind: "quiet",
+      icon: step === "before" ? "up" : "down",
+      compact: true,
+      disabled: !to,
+      "data-step": step,
+      onclick: () => void this.show(to, "", step),
+    });
   }
 }
 
 const isAttached = (id) => id.startsWith("att_");
 
-/** Return what could not be shown, in words; what the page says of its own marks is said in the reader's language. */
+/** Return the notes about parts that could not be shown. Notes about marks are translated. */
 function notesOf({ notes, page }) {
   if (!page || page.found === "whole") return notes;
-  const [own, ...others] = notes;
-  if (!page.width) return [t("source.noImage", { why: own }), ...others];
+  const [ownNote, ...others] = notes;
+  if (!page.width) return [t("source.noImage", { why: ownNote }), ...others];
   return [page.found === "none" ? t("source.noMarks") : t("source.fewMarks"), ...others];
 }
 
-/** A paragraph beside the passage, below the heading it stands under where that is another one. */
-function near(place, other) {
-  if (!other) return null;
-  const isElsewhere = other.headingPath.join("\n") !== place.headingPath.join("\n");
-  return h("div", { class: "passage", dir: "auto" }, isElsewhere && other.headingPath.length > 0 && h("p", { class: "faint small wrap" }, other.headingPath.join(" › ")), h("p", { class: "plain wrap" }, other.text));
+/** A paragraph before or after the passage, below its heading if that differs. */
+function near(place, neighbour) {
+  if (!neighbour) return null;
+  const isElsewhere = neighbour.headingPath.join("\n") !== place.headingPath.join("\n");
+  return h(
+    "div",
+    { class: "passage", dir: "auto" },
+    isElsewhere &&
+      neighbour.headingPath.length > 0 &&
+      h("p", { class: "faint small wrap" }, neighbour.headingPath.join(" › ")),
+    h("p", { class: "plain wrap" }, neighbour.text),
+  );
 }
 
 function tableOf({ header, rows }) {
   const hasNumbers = rows.some((row) => row.number !== undefined);
-  const corner = hasNumbers && h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, t("source.rowNumber")));
+  const corner =
+    hasNumbers && h("th", { scope: "col" }, h("span", { class: "visually-hidden" }, t("source.rowNumber")));
   const line = (row) =>
     h(
       "tr",
       { class: row.cited ? "row-cited" : null },
-      hasNumbers && h("th", { scope: "row", class: "row-number" }, row.number === undefined ? "" : formatNumber(row.number, { useGrouping: false })),
+      hasNumbers &&
+        h(
+          "th",
+          { scope: "row", class: "row-number" },
+          row.number === undefined ? "" : formatNumber(row.number, { useGrouping: false }),
+        ),
       row.cells.map((cell) => h("td", { dir: "auto" }, row.cited && cell ? h("mark", {}, cell) : cell)),
     );
-  const head = header.length > 0 && h("thead", {}, h("tr", {}, corner, header.map((cell) => h("th", { scope: "col", dir: "auto" }, cell))));
-  return h("div", { class: "table-frame passage-main passage-table", tabindex: 0, role: "group", "aria-label": t("source.rows") }, h("table", {}, head, h("tbody", {}, rows.map(line))));
+  const head =
+    header.length > 0 &&
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        corner,
+        header.map((cell) => h("th", { scope: "col", dir: "auto" }, cell)),
+      ),
+    );
+  return h(
+    "div",
+    { class: "table-frame passage-main passage-table", tabindex: 0, role: "group", "aria-label": t("source.rows") },
+    h("table", {}, head, h("tbody", {}, rows.map(line))),
+  );
 }
 
 /** Return the beginning of a text that fits an address. */
 function shortened(text) {
   let letters = [...text];
-  while (letters.length && new URLSearchParams({ text: letters.join("") }).toString().length > MOST_ASKED) letters = letters.slice(0, Math.floor(letters.length * 0.8));
+  while (letters.length && new URLSearchParams({ text: letters.join("") }).toString().length > MOST_ASKED)
+    letters = letters.slice(0, Math.floor(letters.length * 0.8));
   return letters.join("");
 }

@@ -5,7 +5,7 @@
 //     let view = emptyTurn();
 //     for (const event of events) view = reduce(view, event);
 //
-// The connection opens again by itself, asks for what follows the last event that it has, and sends a message that was
+// The connection reconnects, asks for the events after the last one it has, and sends a message that was
 // not acknowledged once more under its `clientMessageId`, so that nothing is lost and nothing comes twice:
 //
 //     const stream = new Stream({ protocols: async () => ["agentic-rag.native"], onEvent, onState, onResync });
@@ -18,11 +18,13 @@ export const ENDS = new Set(["done", "error", "interrupted"]);
 
 /** Return the view of a turn of which nothing is known yet.
  *
- * `status`: running, waiting (for a person), done, error or interrupted. `items`: what the agent said and did, in order;
- * `lanes`: the same of each delegate, by its path (`{agent, parentToolCallId, items}`). `waits`: what a person is asked,
- * by its id. `seq`: the number of the last event. Items:
+ * `status`: running, waiting (for a person), done, error or interrupted. `items`: what the agent said and did, in
+ * order;
+ * `lanes`: the same of each delegate, by its path (`{agent, parentToolCallId, items}`). `waits`: what a person is
+ * asked, by its id. `seq`: the number of the last event. Items:
  *
- * - `{kind: "text", iteration, text, at, citations, continues}`: `at` is its place (code points) in the text of its iteration
+ * - `{kind: "text", iteration, text, at, citations, continues}`: `at` is its place (code points) in the text of its
+ * iteration
  * - `{kind: "thinking", iteration, text}`
  * - `{kind: "call", id, name, server, iteration, written, arguments, status, progress, result, durationMs, waitIds}`;
  *   `status`: writing (its arguments come), running, ok, error, denied, interrupted
@@ -83,14 +85,17 @@ function setItems(view, event, items) {
     return;
   }
   const lane = view.lanes[agent] ?? { agent, parentToolCallId: event.parentToolCallId ?? null, items: [] };
-  view.lanes = { ...view.lanes, [agent]: { ...lane, parentToolCallId: event.parentToolCallId ?? lane.parentToolCallId, items } };
+  view.lanes = {
+    ...view.lanes,
+    [agent]: { ...lane, parentToolCallId: event.parentToolCallId ?? lane.parentToolCallId, items },
+  };
 }
 
 const add = (view, event, item) => setItems(view, event, [...itemsOf(view, event.agent), item]);
 
 function changeCall(view, event, change) {
   const items = itemsOf(view, event.agent);
-  const at = items.findLastIndex((each) => each.kind === "call" && each.id === event.toolCallId);
+  const at = items.findLastIndex((item) => item.kind === "call" && item.id === event.toolCallId);
   if (at < 0) return false;
   setItems(view, event, items.with(at, { ...items[at], ...change(items[at]) }));
   return true;
@@ -106,50 +111,77 @@ function say(view, event, kind) {
   if (last?.kind === kind && last.iteration === iteration.number) {
     setItems(view, event, items.with(-1, { ...last, text: last.text + event.text }));
   } else {
-    const own = kind === "text" ? { at: iteration.length, citations: [], continues: iteration.continues && iteration.length === 0 } : {};
-    add(view, event, { kind, iteration: iteration.number, text: event.text, ...own });
+    const citing =
+      kind === "text"
+        ? { at: iteration.length, citations: [], continues: iteration.continues && iteration.length === 0 }
+        : {};
+    add(view, event, { kind, iteration: iteration.number, text: event.text, ...citing });
   }
   view.iterations = { ...view.iterations, [event.agent ?? ""]: { ...iteration, length: iteration.length + added } };
 }
 
 function cite(view, event) {
   const items = itemsOf(view, event.agent);
-  const at = items.findLastIndex((each) => each.kind === "text" && each.iteration === event.iteration && each.at < event.textTo);
+  const at = items.findLastIndex(
+    (item) => item.kind === "text" && item.iteration === event.iteration && item.at < event.textTo,
+  );
   const { type, seq, ts, turnId, conversationId, ...reference } = event;
   if (at >= 0) {
     const item = items[at];
     const citation = { ...reference, from: Math.max(0, event.textFrom - item.at), to: event.textTo - item.at };
     setItems(view, event, items.with(at, { ...item, citations: [...item.citations, citation] }));
   }
-  if (!view.references.some((each) => each.number === reference.number)) {
+  if (!view.references.some((cited) => cited.number === reference.number)) {
     view.references = [...view.references, reference].sort((first, second) => first.number - second.number);
   }
 }
 
 function reset(view, event) {
-  const dropped = (each) => each.iteration === event.iteration && (each.kind === "text" || each.kind === "thinking" || (each.kind === "call" && each.status === "writing"));
-  setItems(view, event, itemsOf(view, event.agent).filter((each) => !dropped(each)));
+  const dropped = (item) =>
+    item.iteration === event.iteration &&
+    (item.kind === "text" || item.kind === "thinking" || (item.kind === "call" && item.status === "writing"));
+  setItems(
+    view,
+    event,
+    itemsOf(view, event.agent).filter((item) => !dropped(item)),
+  );
   const iteration = iterationOf(view, event);
   view.iterations = { ...view.iterations, [event.agent ?? ""]: { ...iteration, number: event.iteration, length: 0 } };
   const cited = new Set();
   for (const items of [view.items, ...Object.values(view.lanes).map((lane) => lane.items)]) {
-    for (const item of items) for (const each of item.citations ?? []) cited.add(each.number);
+    for (const item of items) for (const citation of item.citations ?? []) cited.add(citation.number);
   }
-  view.references = view.references.filter((each) => cited.has(each.number));
+  view.references = view.references.filter((reference) => cited.has(reference.number));
 }
 
 function end(view, event, status) {
   view.status = status;
   view.endedAt = event.ts ?? null;
-  const settle = (items) => items.map((each) => (each.kind === "call" && (each.status === "running" || each.status === "writing") ? { ...each, status: "interrupted" } : each));
+  const settle = (items) =>
+    items.map((item) =>
+      item.kind === "call" && (item.status === "running" || item.status === "writing")
+        ? { ...item, status: "interrupted" }
+        : item,
+    );
   view.items = settle(view.items);
-  view.lanes = Object.fromEntries(Object.entries(view.lanes).map(([agent, lane]) => [agent, { ...lane, items: settle(lane.items) }]));
+  view.lanes = Object.fromEntries(
+    Object.entries(view.lanes).map(([agent, lane]) => [agent, { ...lane, items: settle(lane.items) }]),
+  );
 }
 
 const CHANGES = {
   turn_started(view, event) {
     const { userMessageId, messageId, content, model, images, attachments, clientMessageId, ts } = event;
-    Object.assign(view, { userMessageId, messageId, content, model, images: images ?? [], attachments: attachments ?? [], clientMessageId: clientMessageId ?? null, startedAt: ts ?? null });
+    Object.assign(view, {
+      userMessageId,
+      messageId,
+      content,
+      model,
+      images: images ?? [],
+      attachments: attachments ?? [],
+      clientMessageId: clientMessageId ?? null,
+      startedAt: ts ?? null,
+    });
   },
   iteration_start(view, event) {
     const begun = { number: event.iteration, length: 0, continues: event.continues ?? false };
@@ -159,15 +191,45 @@ const CHANGES = {
   text: (view, event) => say(view, event, "text"),
   tool_call_started(view, event) {
     const { toolCallId: id, toolName: name, server } = event;
-    add(view, event, { kind: "call", id, name, server, iteration: iterationOf(view, event).number, written: "", arguments: null, status: "writing", progress: null, result: null, durationMs: null, waitIds: [], at: event.ts ?? null });
+    add(view, event, {
+      kind: "call",
+      id,
+      name,
+      server,
+      iteration: iterationOf(view, event).number,
+      written: "",
+      arguments: null,
+      status: "writing",
+      progress: null,
+      result: null,
+      durationMs: null,
+      waitIds: [],
+      at: event.ts ?? null,
+    });
   },
   tool_arguments(view, event) {
     changeCall(view, event, (call) => ({ written: call.written + event.delta }));
   },
   tool_call(view, event) {
-    const decided = { name: event.toolName, server: event.server, arguments: event.arguments, status: "running", at: event.ts ?? null };
+    const decided = {
+      name: event.toolName,
+      server: event.server,
+      arguments: event.arguments,
+      status: "running",
+      at: event.ts ?? null,
+    };
     if (changeCall(view, event, () => decided)) return;
-    add(view, event, { kind: "call", id: event.toolCallId, iteration: iterationOf(view, event).number, written: "", progress: null, result: null, durationMs: null, waitIds: [], ...decided });
+    add(view, event, {
+      kind: "call",
+      id: event.toolCallId,
+      iteration: iterationOf(view, event).number,
+      written: "",
+      progress: null,
+      result: null,
+      durationMs: null,
+      waitIds: [],
+      ...decided,
+    });
   },
   tool_progress(view, event) {
     const { progress, total, message } = event;
@@ -175,10 +237,21 @@ const CHANGES = {
   },
   tool_result(view, event) {
     const { status, durationMs, content, structured, truncated, ref } = event;
-    changeCall(view, event, () => ({ status, durationMs, progress: null, result: { content, structured: structured ?? null, truncated: truncated ?? false, ref: ref ?? null } }));
+    changeCall(view, event, () => ({
+      status,
+      durationMs,
+      progress: null,
+      result: { content, structured: structured ?? null, truncated: truncated ?? false, ref: ref ?? null },
+    }));
   },
   retrieval(view, event) {
-    add(view, event, { kind: "retrieval", id: event.retrievalId, source: event.source, query: event.query, hits: event.hits });
+    add(view, event, {
+      kind: "retrieval",
+      id: event.retrievalId,
+      source: event.source,
+      query: event.query,
+      hits: event.hits,
+    });
   },
   source_reference: cite,
   step_reset: reset,
@@ -189,25 +262,35 @@ const CHANGES = {
     view.retrying = { attempt: event.attempt, inMs: event.inMs, reason: event.reason };
   },
   notice: (view, event) => add(view, event, { kind: "notice", code: event.code, message: event.message }),
-  compacted: (view, event) => add(view, event, { kind: "compacted", messages: event.messages, summaryTokens: event.summaryTokens }),
+  compacted: (view, event) =>
+    add(view, event, { kind: "compacted", messages: event.messages, summaryTokens: event.summaryTokens }),
   title(view, event) {
     view.title = event.title;
   },
   input_required(view, event) {
     const { type, seq, ts, turnId, conversationId, ...wait } = event;
     view.waits = { ...view.waits, [event.waitId]: { ...wait, state: "open" } };
-    if (!event.toolCallId || !changeCall(view, event, (call) => ({ waitIds: [...call.waitIds, event.waitId] }))) add(view, event, { kind: "wait", id: event.waitId });
+    if (!event.toolCallId || !changeCall(view, event, (call) => ({ waitIds: [...call.waitIds, event.waitId] })))
+      add(view, event, { kind: "wait", id: event.waitId });
     view.status = "waiting";
   },
   input_answered(view, event) {
     const wait = view.waits[event.waitId];
     if (wait) view.waits = { ...view.waits, [event.waitId]: { ...wait, state: event.action, by: event.by ?? "" } };
-    if (!Object.values(view.waits).some((each) => each.state === "open")) view.status = "running";
+    if (!Object.values(view.waits).some((wait) => wait.state === "open")) view.status = "running";
   },
   done(view, event) {
     end(view, event, "done");
     const { usage, stopReason, references, model, timings, messageId, retrievalIds } = event;
-    Object.assign(view, { usage, stopReason, retrievalIds: retrievalIds ?? [], timings: timings ?? null, model: model ?? view.model, references: references ?? view.references, messageId: messageId ?? view.messageId });
+    Object.assign(view, {
+      usage,
+      stopReason,
+      retrievalIds: retrievalIds ?? [],
+      timings: timings ?? null,
+      model: model ?? view.model,
+      references: references ?? view.references,
+      messageId: messageId ?? view.messageId,
+    });
   },
   error(view, event) {
     end(view, event, "error");
@@ -219,7 +302,7 @@ const CHANGES = {
   },
 };
 
-/** Return the text that the agent has said, as it is stored: steps apart by an empty line, one that was cut off joined. */
+/** Return the agent's text as it is stored: an empty line between steps, and none before a step that continues one. */
 export function textOf(view) {
   let text = "";
   let iteration = null;
@@ -230,12 +313,6 @@ export function textOf(view) {
     iteration = item.iteration;
   }
   return text;
-}
-
-/** Return whether something is being searched for right now. */
-export function isSearching(view) {
-  const running = (items) => items.some((each) => each.kind === "call" && each.status === "running" && /search|recall|read_document/.test(each.name));
-  return running(view.items) || Object.values(view.lanes).some((lane) => running(lane.items));
 }
 
 // The connection
@@ -260,10 +337,17 @@ export class FrameRefused extends Error {
  *
  * `protocols()`: the subprotocols to offer, with a fresh ticket where there are keys; it may fail, and is asked again.
  * `onEvent(event)`: each event of a followed conversation, once, in order; title news between turns have no `seq`.
- * `onState(state)`: connecting, open, lost (it tries again) or closed. `onResync(conversationId)`: the log is gone, load
- * the messages. */
+ * `onState(state)`: connecting, open, lost (it tries again) or closed. `onResync(conversationId)`: the log is gone,
+ * load the messages. */
 export class Stream {
-  constructor({ url = defaultUrl(), protocols, onEvent, onState = () => {}, onResync = () => {}, Socket = globalThis.WebSocket }) {
+  constructor({
+    url = defaultUrl(),
+    protocols,
+    onEvent,
+    onState = () => {},
+    onResync = () => {},
+    Socket = globalThis.WebSocket,
+  }) {
     Object.assign(this, { url, protocols, onEvent, onState, onResync, Socket });
     this.state = "closed";
     this.followed = new Map(); // conversation -> {turnId, seq, voids}
@@ -308,7 +392,10 @@ export class Stream {
 
   /** Send a message; resolves to `accepted` once the server has it. Sent again as the same after a lost connection. */
   send({ conversationId, content, images, attachments, model, clientMessageId = newKey(), onBusy }) {
-    return this.#ask({ type: "message", conversationId, content, images, attachments, model, clientMessageId, onBusy }, true);
+    return this.#ask(
+      { type: "message", conversationId, content, images, attachments, model, clientMessageId, onBusy },
+      true,
+    );
   }
 
   retry({ conversationId, messageId, model, clientMessageId = newKey() }) {
@@ -324,7 +411,7 @@ export class Stream {
     return this.#ask({ type: "answer", conversationId, waitId, action, content }, false);
   }
 
-  /** Stop a turn, as long as the connection stands: `POST …/interrupt` says whether it arrived. */
+  /** Stop a turn if the connection is open. `POST …/interrupt` also reports whether the request arrived. */
   interrupt({ conversationId, turnId, queued }) {
     this.#write({ type: "interrupt", conversationId, turnId, queued });
   }
@@ -341,10 +428,10 @@ export class Stream {
 
   #flush() {
     if (this.state !== "open") return;
-    for (const each of this.unanswered.values()) {
-      if (each.sent) continue;
-      each.sent = true;
-      this.#write(each.frame);
+    for (const request of this.unanswered.values()) {
+      if (request.sent) continue;
+      request.sent = true;
+      this.#write(request.frame);
     }
   }
 
@@ -408,11 +495,11 @@ export class Stream {
 
   #lost() {
     this.#drop();
-    for (const [requestId, each] of this.unanswered) {
-      if (each.again) each.sent = false;
-      else if (each.sent) {
+    for (const [requestId, request] of this.unanswered) {
+      if (request.again) request.sent = false;
+      else if (request.sent) {
         this.unanswered.delete(requestId);
-        each.reject(new FrameRefused("CONNECTION_LOST", "The connection was lost before the answer came."));
+        request.reject(new FrameRefused("CONNECTION_LOST", "The connection was lost before the answer came."));
       }
     }
     this.#again();
@@ -435,27 +522,29 @@ export class Stream {
 
   #subscribe(conversationId) {
     const { turnId, seq } = this.followed.get(conversationId);
-    this.#write(turnId ? { type: "subscribe", conversationId, turnId, after: seq } : { type: "subscribe", conversationId });
+    this.#write(
+      turnId ? { type: "subscribe", conversationId, turnId, after: seq } : { type: "subscribe", conversationId },
+    );
   }
 
   #hear(frame) {
     if (frame.type === "pong") clearTimeout(this.pong);
-    else if (ANSWERS.has(frame.type)) this.#settle(frame, (each) => each.resolve(frame));
+    else if (ANSWERS.has(frame.type)) this.#settle(frame, (request) => request.resolve(frame));
     else if (frame.type === "error" && !frame.turnId) this.#refused(frame);
     else if (frame.type === "resync") this.#resync(frame);
     else if (frame.conversationId && frame.type !== "subscribed") this.#event(frame);
   }
 
   #settle(frame, act) {
-    const each = this.unanswered.get(frame.requestId);
-    if (!each) return;
+    const request = this.unanswered.get(frame.requestId);
+    if (!request) return;
     this.unanswered.delete(frame.requestId);
-    act(each);
+    act(request);
   }
 
   #refused(frame) {
     if (frame.requestId && this.unanswered.has(frame.requestId)) {
-      this.#settle(frame, (each) => each.reject(new FrameRefused(frame.code, frame.message, frame.details)));
+      this.#settle(frame, (request) => request.reject(new FrameRefused(frame.code, frame.message, frame.details)));
     } else if (frame.code === "LOG_GONE" || frame.code === "TURN_NOT_FOUND") this.#resync(frame);
   }
 
@@ -489,5 +578,5 @@ function defaultUrl() {
 /** Return a key under which a message may be sent again. */
 export function newKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join("");
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -6,8 +6,8 @@ const STYLED_CELL = /<(t[dh]) style="text-align: ?(left|right|center);?"/g;
 
 const OWN_IMAGE = /(<img [^>]*?src=")(?=\/api\/)/g;
 
-// The policy of the page forbids style attributes; the only one the server leaves in becomes a class. In sanitised HTML a
-// `<` begins a tag, so that these expressions find no text.
+// The policy of the page forbids style attributes; the only one the server leaves in becomes a class. In sanitised HTML
+// a `<` begins a tag, so that these expressions find no text.
 const createHTML = (html) => html.replace(STYLED_CELL, '<$1 class="align-$2"').replace(OWN_IMAGE, `$1${ROOT}`);
 
 const policy = globalThis.trustedTypes?.createPolicy("console", { createHTML }) ?? { createHTML };

@@ -5,11 +5,11 @@ import { errorText } from "./errors/text.js";
 import { t } from "./i18n.js";
 import { icon } from "./icons.js";
 
-/** Say something to a screen reader, and to nobody else. */
+/** Announce a text to a screen reader. */
 export function announce(text) {
   const live = document.getElementById("live");
   live.textContent = "";
-  setTimeout(() => (live.textContent = text), 30); // one that is told the same twice says it once
+  setTimeout(() => (live.textContent = text), 30); // without the pause, a reader does not repeat an equal text
 }
 
 /** A button. `kind`: primary, quiet (no frame), danger; `icon`: its name; `label`: its words, which only a screen reader
@@ -17,9 +17,17 @@ export function announce(text) {
 export function button(label, { kind = "", icon: name, compact = false, onclick, ...props } = {}) {
   const content = [name && icon(name), compact ? null : h("span", {}, label)];
   const names = ["button", kind && `button-${kind}`, compact && "button-compact"].filter(Boolean).join(" ");
-  const made = h("button", { type: "button", class: names, "aria-label": compact ? label : null, title: compact ? label : null, ...props }, content);
-  if (onclick) made.addEventListener("click", (event) => made.ariaBusy !== "true" && whileBusy(made, () => onclick(event)));
-  return made;
+  const element = h(
+    "button",
+    { type: "button", class: names, "aria-label": compact ? label : null, title: compact ? label : null, ...props },
+    content,
+  );
+  if (onclick)
+    element.addEventListener(
+      "click",
+      (event) => element.ariaBusy !== "true" && whileBusy(element, () => onclick(event)),
+    );
+  return element;
 }
 
 /** A busy button takes no click; whether it is off is for `act` to say, and it keeps the focus. */
@@ -36,13 +44,14 @@ async function whileBusy(element, act) {
   }
 }
 
-/** A small message that goes by itself. `undo`: `{label?, act}`, then it stays longer; `kind`: error stays until closed. */
+/** Show a message for 5 seconds, or for 8 with `undo` (`{label?, act}`). A message of kind `error` stays until it is
+ * closed. */
 export function toast(text, { undo, kind = "", seconds } = {}) {
   const close = () => {
     clearTimeout(timer);
-    made.remove();
+    element.remove();
   };
-  const made = h(
+  const element = h(
     "div",
     { class: `toast ${kind && `toast-${kind}`}`, role: kind === "error" ? "alert" : "status" },
     kind === "error" && icon("alert"),
@@ -50,7 +59,7 @@ export function toast(text, { undo, kind = "", seconds } = {}) {
     undo && button(undo.label ?? t("shell.undo"), { kind: "quiet", onclick: () => (close(), undo.act()) }),
     button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, onclick: close }),
   );
-  document.getElementById("toasts").append(made);
+  document.getElementById("toasts").append(element);
   const stay = seconds ?? (undo ? 8 : 5);
   const timer = kind === "error" && seconds === undefined ? 0 : setTimeout(close, stay * 1000);
   return { close };
@@ -60,47 +69,80 @@ export function toast(text, { undo, kind = "", seconds } = {}) {
 export function toastError(error) {
   if (error?.name === "AbortError") return null;
   if (!error?.code) console.error(error);
-  const known = error?.code ? errorText(error) : t("shell.failed");
-  return toast(error?.requestId && error.status >= 500 ? `${known} (${error.requestId})` : known, { kind: "error" });
+  const text = error?.code ? errorText(error) : t("shell.failed");
+  return toast(error?.requestId && error.status >= 500 ? `${text} (${error.requestId})` : text, { kind: "error" });
 }
 
-/** Undo instead of a question: `undo()` within the toast's time takes it back, else `act()` is done for good. The page
- * shows at once what will be. Leaving the page does it. */
-export function doLater(text, { act, undo, seconds = 6 }) {
-  let open = true;
-  const finish = () => {
-    if (!open) return;
-    open = false;
+/** The addresses of what will be deleted once its toast has gone. */
+const doomed = new Set();
+
+/** Return whether a deletion of what an address names is still to come. The server lists it until then, so a page that
+ * loads its list meanwhile leaves it out. */
+export const isDoomed = (address) => doomed.has(address);
+
+/** Offer an undo instead of a question: `undo()` is called within the toast's time, else `act()` does it for good. The
+ * page shows at once what will be. Closing the browser's page does it, and another page of the console lets it wait.
+ * `address`: names what is deleted, for `isDoomed`. A failed act is taken back by `undo(error)`. */
+export function doLater(text, { act, undo, address = "", seconds = 6 }) {
+  let isOpen = true;
+  const settle = () => {
+    isOpen = false;
     removeEventListener("pagehide", finish);
     clearTimeout(timer);
-    shown.close();
-    Promise.resolve(act()).catch((error) => (toastError(error), undo()));
   };
-  const shown = toast(text, { seconds: seconds + 1, undo: { act: () => ((open = false), removeEventListener("pagehide", finish), clearTimeout(timer), undo()) } });
+  const takeBack = (error) => {
+    doomed.delete(address);
+    undo(error);
+  };
+  const finish = async () => {
+    if (!isOpen) return;
+    settle();
+    message.close();
+    try {
+      await act();
+      doomed.delete(address);
+    } catch (error) {
+      toastError(error);
+      takeBack(error);
+    }
+  };
+  doomed.add(address);
+  const message = toast(text, { seconds: seconds + 1, undo: { act: () => (settle(), takeBack()) } });
   const timer = setTimeout(finish, seconds * 1000);
   addEventListener("pagehide", finish);
-  return { finish };
 }
 
-/** Open a dialog and return `{element, close(value), closed}`; `closed` resolves to what it was closed with.
- * `build(close)` returns its content; `actions(close)` its buttons. Escape closes it with undefined, and so does another
- * address of the page, unless the dialog is `lasting`: it belongs to no page, or shows something only once. */
+/** Open a dialog and return `{element, close(value), closed}`; `closed` resolves to what it was closed with. `close`
+ * returns whether the dialog was still open: a person who closed it, or went to another page, is not taken anywhere.
+ * `build(close)` returns its content; `actions(close)` its buttons. Escape closes it with undefined, and so does
+ * another address of the page, unless the dialog is `lasting`: it belongs to no page, or shows something only once. */
 export function openDialog(title, { build, actions, wide = false, side = false, lasting = false, onclose } = {}) {
   const heading = newId("dialog");
   let resolve;
   const closed = new Promise((done) => (resolve = done));
   let value;
-  const close = (given) => {
-    value = given;
+  const close = (result) => {
+    if (!element.open) return false;
+    value = result;
     element.close();
+    return true;
   };
   const element = h(
     "dialog",
-    { class: ["dialog", wide && "dialog-wide", side && "dialog-side"].filter(Boolean).join(" "), "aria-labelledby": heading, "data-lasting": lasting },
+    {
+      class: ["dialog", wide && "dialog-wide", side && "dialog-side"].filter(Boolean).join(" "),
+      "aria-labelledby": heading,
+      "data-lasting": lasting,
+    },
     h(
       "div",
       { class: "dialog-frame" },
-      h("div", { class: "dialog-head" }, h("h2", { id: heading }, title), button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, onclick: () => close() })),
+      h(
+        "div",
+        { class: "dialog-head" },
+        h("h2", { id: heading }, title),
+        button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, onclick: () => close() }),
+      ),
       h("div", { class: "dialog-body" }, build?.(close)),
       actions && h("div", { class: "dialog-foot" }, actions(close)),
     ),
@@ -114,8 +156,12 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   document.body.append(element);
   element.showModal();
   // the browser would focus the button that closes the dialog
-  const fields = [...element.querySelectorAll(".dialog-body :is(input:not([type=file], [type=checkbox], [type=radio]), textarea):not(:disabled)")];
-  fields.find((each) => each.checkVisibility())?.focus();
+  const fields = [
+    ...element.querySelectorAll(
+      ".dialog-body :is(input:not([type=file], [type=checkbox], [type=radio]), textarea):not(:disabled)",
+    ),
+  ];
+  fields.find((field) => field.checkVisibility())?.focus();
   return { element, close, closed };
 }
 
@@ -128,7 +174,8 @@ export function confirmLoss(title, text, action) {
   return openDialog(title, { build: () => h("p", {}, text), actions }).closed.then(Boolean);
 }
 
-/** A labelled control. `control`: an input, select or textarea; returns the field with `setError(text)` and `setHint`, and
+/** A labelled control. `control`: an input, select or textarea; returns the field with `setError(text)` and `setHint`,
+ * and
  * `refuse(text)`, which shows an error and focuses the control. */
 export function field(label, control, { hint = "", error = "", inline = false } = {}) {
   control.id ||= newId("field");
@@ -137,23 +184,29 @@ export function field(label, control, { hint = "", error = "", inline = false } 
   const hintLine = h("p", { class: "field-hint", id: hintId, hidden: !hint }, hint);
   const errorLine = h("p", { class: "field-error", id: errorId, role: "alert", hidden: !error }, error);
   const name = h("label", { for: control.id }, label);
-  const made = h("div", { class: `field ${inline ? "field-inline" : ""}` }, inline ? [control, name] : [name, control], hintLine, errorLine);
+  const element = h(
+    "div",
+    { class: `field ${inline ? "field-inline" : ""}` },
+    inline ? [control, name] : [name, control],
+    hintLine,
+    errorLine,
+  );
   control.setAttribute("aria-describedby", `${hintId} ${errorId}`);
-  made.control = control;
-  made.setHint = (text) => {
+  element.control = control;
+  element.setHint = (text) => {
     hintLine.textContent = text;
     hintLine.hidden = !text;
   };
-  made.setError = (text) => {
+  element.setError = (text) => {
     errorLine.textContent = text;
     errorLine.hidden = !text;
     control.setAttribute("aria-invalid", text ? "true" : "false");
   };
-  made.refuse = (text) => {
-    made.setError(text);
+  element.refuse = (text) => {
+    element.setError(text);
     control.focus();
   };
-  return made;
+  return element;
 }
 
 export const input = (props = {}) => h("input", { type: "text", class: "input", autocomplete: "off", ...props });
@@ -162,9 +215,13 @@ export const checkbox = (props = {}) => h("input", { type: "checkbox", class: "c
 
 /** A select of `[value, label]` pairs. */
 export function select(options, { value, ...props } = {}) {
-  const made = h("select", { class: "input", ...props }, options.map(([each, label]) => h("option", { value: each }, label)));
-  if (value !== undefined) made.value = value;
-  return made;
+  const element = h(
+    "select",
+    { class: "input", ...props },
+    options.map(([value, label]) => h("option", { value: value }, label)),
+  );
+  if (value !== undefined) element.value = value;
+  return element;
 }
 
 /** Return whether the page is dark: by the chosen theme, else by the system's. */
@@ -178,20 +235,42 @@ export function isDark() {
 export function menu(label, items, { icon: name = "more", compact = true, kind = "quiet", facts, ...props } = {}) {
   const entriesPlace = h("div", { role: "menu" });
   const list = h("div", { class: "menu", popover: "auto", id: newId("menu") }, entriesPlace);
-  const opener = button(label, { kind, icon: name, compact, "aria-haspopup": "menu", "aria-expanded": "false", popovertarget: list.id, ...props });
+  const opener = button(label, {
+    kind,
+    icon: name,
+    compact,
+    "aria-haspopup": "menu",
+    "aria-expanded": "false",
+    popovertarget: list.id,
+    ...props,
+  });
   const entries = () => [...list.querySelectorAll('[role="menuitem"]:not([disabled])')];
   const move = (by) => {
-    const all = entries();
-    all[(all.indexOf(document.activeElement) + by + all.length) % all.length]?.focus();
+    const items = entries();
+    items[(items.indexOf(document.activeElement) + by + items.length) % items.length]?.focus();
   };
   list.addEventListener("beforetoggle", (event) => {
     opener.setAttribute("aria-expanded", String(event.newState === "open"));
     if (event.newState !== "open") return;
-    const given = typeof items === "function" ? items() : items;
-    const shown = given.filter((each) => each !== false && each !== undefined);
-    replace(entriesPlace, shown.filter((each, at) => each !== null || (at > 0 && at < shown.length - 1)).map((each) => each === null ? h("hr") : menuItem(each, list)));
+    const listed = typeof items === "function" ? items() : items;
+    const shown = listed.filter((item) => item !== false && item !== undefined);
+    replace(
+      entriesPlace,
+      shown
+        .filter((item, at) => item !== null || (at > 0 && at < shown.length - 1))
+        .map((item) => (item === null ? h("hr") : menuItem(item, list))),
+    );
     const pairs = facts?.() ?? [];
-    replace(list, entriesPlace, pairs.length > 0 && h("dl", { class: "menu-facts" }, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))));
+    replace(
+      list,
+      entriesPlace,
+      pairs.length > 0 &&
+        h(
+          "dl",
+          { class: "menu-facts" },
+          pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))),
+        ),
+    );
     const place = opener.getBoundingClientRect();
     const below = place.bottom + 260 < innerHeight;
     list.style.setProperty("--menu-x", `${Math.max(8, Math.min(place.left, innerWidth - 272))}px`);
@@ -206,7 +285,9 @@ export function menu(label, items, { icon: name = "more", compact = true, kind =
       move(by);
     } else if (event.key === "Home" || event.key === "End") {
       event.preventDefault();
-      entries().at(event.key === "Home" ? 0 : -1)?.focus();
+      entries()
+        .at(event.key === "Home" ? 0 : -1)
+        ?.focus();
     }
   });
   return h("span", { class: "menu-place" }, opener, list);
@@ -214,18 +295,23 @@ export function menu(label, items, { icon: name = "more", compact = true, kind =
 
 function menuItem({ label, icon: name, act, danger, disabled }, list) {
   const props = { type: "button", role: "menuitem", class: `menu-item ${danger ? "menu-danger" : ""}`, disabled };
-  const made = h("button", props, name ? icon(name, 16) : h("span", { class: "menu-gap" }), h("span", {}, label));
-  made.addEventListener("click", () => {
+  const element = h("button", props, name ? icon(name, 16) : h("span", { class: "menu-gap" }), h("span", {}, label));
+  element.addEventListener("click", () => {
     list.hidePopover();
     Promise.resolve(act()).catch(toastError);
   });
-  return made;
+  return element;
 }
 
 /** Tabs that are links: `items`: `{key, label, href, count?}`. */
 export function tabLinks(label, items, current) {
   const links = items.map(({ key, label: name, href, count }) =>
-    h("a", { class: "tab", href, "aria-current": key === current ? "page" : null }, name, count !== undefined && h("span", { class: "tab-count" }, count)),
+    h(
+      "a",
+      { class: "tab", href, "aria-current": key === current ? "page" : null },
+      name,
+      count !== undefined && h("span", { class: "tab-count" }, count),
+    ),
   );
   return h("nav", { class: "tabs", "aria-label": label }, links);
 }
@@ -236,7 +322,19 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
   const built = new Map();
   const panel = h("div", { class: "tab-panel", role: "tabpanel", id: newId("panel"), tabindex: 0 });
   const heads = items.map(({ key, label: name }) =>
-    h("button", { type: "button", class: "tab", role: "tab", id: newId("tab"), "aria-controls": panel.id, dataset: { key }, onclick: () => choose(key) }, name),
+    h(
+      "button",
+      {
+        type: "button",
+        class: "tab",
+        role: "tab",
+        id: newId("tab"),
+        "aria-controls": panel.id,
+        dataset: { key },
+        onclick: () => choose(key),
+      },
+      name,
+    ),
   );
   const choose = (key) => {
     for (const head of heads) {
@@ -245,7 +343,7 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
       head.tabIndex = is ? 0 : -1;
       if (is) panel.setAttribute("aria-labelledby", head.id);
     }
-    if (!built.has(key)) built.set(key, items.find((each) => each.key === key).build());
+    if (!built.has(key)) built.set(key, items.find((item) => item.key === key).build());
     replace(panel, built.get(key));
     onselect?.(key);
   };
@@ -257,66 +355,108 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
     choose(next.dataset.key);
     next.focus();
   });
-  const made = h("div", { class: "tabbed" }, list, panel);
-  made.select = choose;
+  const element = h("div", {}, list, panel);
+  element.select = choose;
   choose(current);
-  return made;
+  return element;
 }
 
-/** Return a table. `columns`: `{label, cell(row), align?}`; `empty`: shown if there are no rows. A wide table scrolls. */
+/** Return a table. `columns`: `{label, cell(row), align?}`; `empty`: shown if there are no rows. A wide table
+ * scrolls. */
 export function table(caption, columns, rows, { empty } = {}) {
   if (!rows.length && empty) return empty;
   const of = (column) => (column.align === "end" ? "cell-end" : null);
-  const head = h("tr", {}, columns.map((each) => h("th", { scope: "col", class: of(each) }, each.label)));
-  const line = (row) => h("tr", {}, columns.map((each) => h("td", { class: of(each), "data-label": each.label }, each.cell(row))));
+  const head = h(
+    "tr",
+    {},
+    columns.map((column) => h("th", { scope: "col", class: of(column) }, column.label)),
+  );
+  const line = (row) =>
+    h(
+      "tr",
+      {},
+      columns.map((column) => h("td", { class: of(column), "data-label": column.label }, column.cell(row))),
+    );
   return h(
     "div",
     { class: "table-frame", tabindex: 0, role: "group", "aria-label": caption },
-    h("table", { class: columns.length > 3 ? "table table-wide" : "table" }, h("caption", { class: "visually-hidden" }, caption), h("thead", {}, head), h("tbody", {}, rows.map(line))),
+    h(
+      "table",
+      { class: columns.length > 3 ? "table table-wide" : "table" },
+      h("caption", { class: "visually-hidden" }, caption),
+      h("thead", {}, head),
+      h("tbody", {}, rows.map(line)),
+    ),
   );
 }
 
-/** What is shown where there is nothing: what this is, and what to do next. `actions`: buttons or links; `level`: of its
- * heading, 1 where it is the whole page. */
+/** The content of an empty list or page: what belongs here, and what to do next. `actions`: buttons or links; `level`:
+ * of the heading, 1 if this is the whole page. */
 export function emptyState(title, text, { icon: name = "info", actions = [], level = 2 } = {}) {
-  return h("div", { class: "empty" }, h("div", { class: "empty-icon" }, icon(name, 26)), h(`h${level}`, {}, title), h("p", {}, text), actions.length > 0 && h("div", { class: "row" }, actions));
+  return h(
+    "div",
+    { class: "empty" },
+    h("div", { class: "empty-icon" }, icon(name, 26)),
+    h(`h${level}`, {}, title),
+    h("p", {}, text),
+    actions.length > 0 && h("div", { class: "row" }, actions),
+  );
 }
 
 /** Progress of a long job. `stop`: ends it. Returns the element with `set(done, of, text)`; `of` 0: nobody knows. */
 export function progress(label, { stop } = {}) {
   const bar = h("progress", { "aria-label": label });
-  const text = h("span", { class: "progress-text" }, label);
-  const made = h("div", { class: "progress" }, text, bar, stop && button(t("shell.stop"), { kind: "quiet", icon: "stop", onclick: stop }));
-  made.set = (done, of, words) => {
+  const text = h("span", {}, label);
+  const element = h(
+    "div",
+    { class: "progress" },
+    text,
+    bar,
+    stop && button(t("shell.stop"), { kind: "quiet", icon: "stop", onclick: stop }),
+  );
+  element.set = (done, of, words) => {
     if (of) {
       bar.max = of;
       bar.value = done;
     } else bar.removeAttribute("value");
     if (words !== undefined) text.textContent = words;
   };
-  return made;
+  return element;
 }
 
 /** A button that copies text, given or made when it is pressed, and says that it did. */
 export function copyButton(label, text, { compact = true, kind = "quiet" } = {}) {
-  const made = button(label, { kind, icon: "copy", compact });
-  made.addEventListener("click", async () => {
+  const element = button(label, { kind, icon: "copy", compact });
+  element.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(typeof text === "function" ? await text() : text);
-      made.firstChild.replaceWith(icon("check"));
+      element.firstChild.replaceWith(icon("check"));
       announce(t("shell.copied"));
-      setTimeout(() => made.firstChild.replaceWith(icon("copy")), 1500);
+      setTimeout(() => element.firstChild.replaceWith(icon("copy")), 1500);
     } catch (error) {
       toast(error?.code ? error.message : t("shell.notCopied"), { kind: "error" });
     }
   });
-  return made;
+  return element;
 }
 
 /** The address of a document in the system it came from: a link if it is one of the web, else a text. */
 export function addressOf(uri, label = uri) {
   const isWeb = /^https?:\/\//iu.test(uri);
-  return isWeb ? h("a", { href: uri, title: uri, rel: "noreferrer noopener", target: "_blank", class: "wrap", dir: label === uri ? "ltr" : null }, label) : h("code", { class: "wrap", dir: "ltr" }, uri);
+  return isWeb
+    ? h(
+        "a",
+        {
+          href: uri,
+          title: uri,
+          rel: "noreferrer noopener",
+          target: "_blank",
+          class: "wrap",
+          dir: label === uri ? "ltr" : null,
+        },
+        label,
+      )
+    : h("code", { class: "wrap", dir: "ltr" }, uri);
 }
 
 /** A short word with a colour: `kind` is ok, wait, bad or nothing. The word says it, the colour only helps. */
@@ -324,32 +464,48 @@ export const badge = (text, kind = "") => h("span", { class: `badge ${kind && `b
 
 /** A box that says something about what follows: `kind` is info, warn or bad. */
 export function notice(kind, ...children) {
-  return h("div", { class: `notice notice-${kind}`, role: kind === "bad" ? "alert" : "note" }, icon(kind === "info" ? "info" : "alert"), h("div", {}, children));
+  return h(
+    "div",
+    { class: `notice notice-${kind}`, role: kind === "bad" ? "alert" : "note" },
+    icon(kind === "info" ? "info" : "alert"),
+    h("div", {}, children),
+  );
 }
 
 /** Lines that stand in for what is loading. */
 export function skeleton(lines = 3) {
-  return h("div", { class: "skeleton", role: "status", "aria-label": t("shell.loading") }, Array.from({ length: lines }, () => h("div", { class: "skeleton-line" })));
+  return h(
+    "div",
+    { class: "skeleton", role: "status", "aria-label": t("shell.loading") },
+    Array.from({ length: lines }, () => h("div", { class: "skeleton-line" })),
+  );
 }
 
+/** The newest load of an element: a token that older ones do not have. */
 const loads = new WeakMap();
 
-/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. What
- * comes when something else is being loaded there by now is left out. */
+/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. An
+ * answer that comes after a later load of the element began is dropped. */
 export async function loadInto(element, load, build) {
-  const own = {};
-  loads.set(element, own);
+  const token = {};
+  loads.set(element, token);
   replace(element, skeleton());
   try {
-    const found = await load();
-    if (loads.get(element) !== own) return;
-    const built = await build(found);
-    if (loads.get(element) === own) replace(element, built);
+    const loaded = await load();
+    if (loads.get(element) !== token) return;
+    const built = await build(loaded);
+    if (loads.get(element) === token) replace(element, built);
   } catch (error) {
-    if (error?.name === "AbortError" || loads.get(element) !== own) return;
+    if (error?.name === "AbortError" || loads.get(element) !== token) return;
     if (!error?.code) console.error(error);
     const again = button(t("shell.tryAgain"), { icon: "retry", onclick: () => loadInto(element, load, build) });
-    replace(element, emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again] }));
+    replace(
+      element,
+      emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), {
+        icon: "alert",
+        actions: [again],
+      }),
+    );
   }
 }
 

@@ -1,7 +1,8 @@
-// The app of an MCP server below a tool call: a stranger's page in a frame without origin and network, and the host's side
-// of the protocol of MCP Apps (SEP-1865) with it. The page gets the call's arguments and result. It can ask to open a link
-// or to send a message; a person confirms each. It can call tools and read resources of its own server: the server decides
-// which, and a person decides where the domain's rules say so. All requests end when the app is closed or leaves the page.
+// The app of an MCP server below a tool call: a stranger's page in a frame without origin and network, and the host's
+// side of the protocol of MCP Apps (SEP-1865) with it. The page gets the call's arguments and result. It can ask to
+// open a link or to send a message; a person confirms each. It can call tools and read resources of its own server: the
+// server decides which, and a person decides where the domain's rules say so. All requests end when the app is closed
+// or leaves the page.
 
 import { api, apiFile } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -22,15 +23,27 @@ const LOOK_MS = 1_000;
 
 /** The app of one call. `address`: of its page; `name`: of its tool; `send(text)`: sends a message of the person;
  * `mayAnswer(wait)` and `mayAllowAlways`: as for the card of a wait; `onEnd()`: the app was closed.
- * `update(call)` tells the app the call's result. An app that is no longer on the page ends by itself. */
+ * `update(call)` tells the app the call's result. An app ends once it is no longer on the page. */
 export class AppFrame {
   constructor({ address, name, send, mayAnswer, mayAllowAlways, onEnd }) {
     Object.assign(this, { address, name, send, mayAnswer, mayAllowAlways, onEnd });
     this.hear = (event) => event.source === this.frame.contentWindow && this.#take(event.data);
-    this.frame = h("iframe", { class: "app-frame", title: t("chat.app.of", { name }), sandbox: "allow-scripts allow-forms", referrerpolicy: "no-referrer", src: address });
+    this.frame = h("iframe", {
+      class: "app-frame",
+      title: t("chat.app.of", { name }),
+      sandbox: "allow-scripts allow-forms",
+      referrerpolicy: "no-referrer",
+      src: address,
+    });
     this.frame.style.height = `${FIRST_HEIGHT}px`;
     this.questions = h("div", { class: "stack-small" });
-    this.element = h("div", { class: "app" }, this.frame, this.questions, button(t("chat.app.close"), { kind: "quiet", class: "button button-small", onclick: () => this.#close() }));
+    this.element = h(
+      "div",
+      { class: "app" },
+      this.frame,
+      this.questions,
+      button(t("chat.app.close"), { kind: "quiet", class: "button button-small", onclick: () => this.#close() }),
+    );
     this.isAsking = false;
     this.requests = new AbortController();
     this.lastId = 0;
@@ -66,7 +79,8 @@ export class AppFrame {
   }
 
   #tellTheme() {
-    if (this.isReady) this.#post({ method: "ui/notifications/host-context-changed", params: { theme: isDark() ? "dark" : "light" } });
+    if (this.isReady)
+      this.#post({ method: "ui/notifications/host-context-changed", params: { theme: isDark() ? "dark" : "light" } });
   }
 
   update(call) {
@@ -89,7 +103,11 @@ export class AppFrame {
     }
     if (!call.result || call.stored) return; // it is loaded with the call's details
     this.hasResult = true;
-    this.#tellResult(call).catch((error) => error.name !== "AbortError" && this.#post({ method: "ui/notifications/tool-cancelled", params: { reason: String(error.message) } }));
+    this.#tellResult(call).catch(
+      (error) =>
+        error.name !== "AbortError" &&
+        this.#post({ method: "ui/notifications/tool-cancelled", params: { reason: String(error.message) } }),
+    );
   }
 
   /** Send the app the whole result; a long one is stored apart. */
@@ -98,7 +116,11 @@ export class AppFrame {
     const load = async (ref) => (await apiFile(`/api/payloads/${encodeURIComponent(ref)}`, { signal })).text();
     const content = result.ref ? await load(result.ref) : result.content;
     const structured = result.structured?._ref ? JSON.parse(await load(result.structured._ref)) : result.structured;
-    const params = { content: content ? [{ type: "text", text: content }] : [], ...(structured ? { structuredContent: structured } : {}), isError: status === "error" };
+    const params = {
+      content: content ? [{ type: "text", text: content }] : [],
+      ...(structured ? { structuredContent: structured } : {}),
+      isError: status === "error",
+    };
     this.#post({ method: "ui/notifications/tool-result", params });
   }
 
@@ -113,7 +135,8 @@ export class AppFrame {
     if (typeof data.id !== "string" && typeof data.id !== "number") return this.#note(data.method, params);
     this.#answer(data.method, params).then(
       (result) => this.#post({ id: data.id, result }),
-      (error) => this.#post({ id: data.id, error: { code: error.code ?? DECLINED, message: String(error.message ?? error) } }),
+      (error) =>
+        this.#post({ id: data.id, error: { code: error.code ?? DECLINED, message: String(error.message ?? error) } }),
     );
   }
 
@@ -153,7 +176,13 @@ export class AppFrame {
     return {
       protocolVersion: VERSION,
       hostInfo: { name: "agentic-rag", version: "1" },
-      hostCapabilities: { openLinks: {}, message: { text: {} }, serverTools: {}, serverResources: {}, sandbox: { permissions: {}, csp: {} } },
+      hostCapabilities: {
+        openLinks: {},
+        message: { text: {} },
+        serverTools: {},
+        serverResources: {},
+        sandbox: { permissions: {}, csp: {} },
+      },
       hostContext: {
         toolInfo: { tool: { name: this.name, inputSchema: { type: "object" } } },
         theme: isDark() ? "dark" : "light",
@@ -175,8 +204,8 @@ export class AppFrame {
     }
   }
 
-  async #callTool({ name, arguments: given }) {
-    const call = { name, arguments: given ?? {} };
+  async #callTool({ name, arguments: callArguments }) {
+    const call = { name, arguments: callArguments ?? {} };
     const { result, question } = await this.#request("tools", call);
     return question ? await this.#approve(call, question) : result;
   }
@@ -192,7 +221,9 @@ export class AppFrame {
         settle(value);
       };
       const answer = async (_, action, content) => {
-        const { result } = await this.#request("tools", { ...call, approval: { action, content } }).catch((error) => Promise.reject(error.cause ?? error));
+        const { result } = await this.#request("tools", { ...call, approval: { action, content } }).catch((error) =>
+          Promise.reject(error.cause ?? error),
+        );
         end(resolve, result);
       };
       const card = new WaitCard(answer, this.mayAnswer, this.mayAllowAlways);
@@ -203,14 +234,15 @@ export class AppFrame {
     });
   }
 
-  async #openLink(given) {
+  async #openLink(params) {
     let url;
     try {
-      url = new URL(String(given).slice(0, MOST_CHARACTERS));
+      url = new URL(String(params).slice(0, MOST_CHARACTERS));
     } catch {
       throw refusal(WRONG_PARAMS, "the url is not valid");
     }
-    if (url.protocol !== "https:" && url.protocol !== "http:") throw refusal(WRONG_PARAMS, "only http and https links can be opened");
+    if (url.protocol !== "https:" && url.protocol !== "http:")
+      throw refusal(WRONG_PARAMS, "only http and https links can be opened");
     await this.#ask(t("chat.app.openLink"), url.href, t("chat.app.open"));
     window.open(url.href, "_blank", "noopener,noreferrer");
     return {};
@@ -218,8 +250,12 @@ export class AppFrame {
 
   async #message(content) {
     const blocks = Array.isArray(content) ? content : [content];
-    const text = blocks.map((each) => (each?.type === "text" ? String(each.text) : "")).join("\n\n").trim();
-    if (!text || text.length > MOST_CHARACTERS) throw refusal(WRONG_PARAMS, `a text of 1 to ${MOST_CHARACTERS} characters is expected`);
+    const text = blocks
+      .map((block) => (block?.type === "text" ? String(block.text) : ""))
+      .join("\n\n")
+      .trim();
+    if (!text || text.length > MOST_CHARACTERS)
+      throw refusal(WRONG_PARAMS, `a text of 1 to ${MOST_CHARACTERS} characters is expected`);
     await this.#ask(t("chat.app.sendMessage"), text, t("chat.app.send"));
     await this.send(text);
     return {};
@@ -229,8 +265,17 @@ export class AppFrame {
   async #ask(title, text, action) {
     if (this.isAsking) throw refusal(DECLINED, "another question is open");
     this.isAsking = true;
-    const actions = (close) => [button(t("shell.cancel"), { onclick: () => close(false) }), button(action, { kind: "primary", onclick: () => close(true) })];
-    const build = () => h("div", { class: "stack-small" }, h("p", { class: "soft small" }, t("chat.app.asks", { name: this.name })), h("p", { class: "wrap plain", dir: "auto" }, text));
+    const actions = (close) => [
+      button(t("shell.cancel"), { onclick: () => close(false) }),
+      button(action, { kind: "primary", onclick: () => close(true) }),
+    ];
+    const build = () =>
+      h(
+        "div",
+        { class: "stack-small" },
+        h("p", { class: "soft small" }, t("chat.app.asks", { name: this.name })),
+        h("p", { class: "wrap plain", dir: "auto" }, text),
+      );
     const agreed = await openDialog(title, { build, actions }).closed;
     this.isAsking = false;
     if (!agreed) throw refusal(DECLINED, "the person declined");

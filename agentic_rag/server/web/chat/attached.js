@@ -12,10 +12,14 @@ const KINDS = { ready: "ok", failed: "bad" };
 const pathOf = (conversationId) => `/api/conversations/${encodeURIComponent(conversationId)}/attachments`;
 
 /** Return why a file was refused. The server's list of all endings is too long for a line below the file. */
-const reasonOf = (error) => (error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ") ? t("chat.fileUnsupported") : errorText(error));
+const reasonOf = (error) =>
+  error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ")
+    ? t("chat.fileUnsupported")
+    : errorText(error);
 
 /** The attached files. `conversation()` resolves to the id of the conversation they belong to; `onchange()`: a file has
- * come further; `onempty()`: a person removed the last one. `isBusy`: one is on its way still; `ready`: those that a message can be sent with. */
+ * come further; `onempty()`: a person removed the last one. `isBusy`: one is on its way still; `ready`: those that a
+ * message can be sent with. */
 export class AttachedFiles {
   constructor({ conversation, onchange, onempty }) {
     Object.assign(this, { conversation, onchange, onempty, items: [], last: Promise.resolve(), isOver: false });
@@ -25,16 +29,19 @@ export class AttachedFiles {
   }
 
   get isBusy() {
-    return this.items.some((each) => each.status === "sending" || each.status === "reading");
+    return this.items.some((item) => item.status === "sending" || item.status === "reading");
   }
 
   get ready() {
-    return this.items.filter((each) => each.status === "ready").map(({ id, name, mediaType }) => ({ id, name, mediaType }));
+    return this.items
+      .filter((item) => item.status === "ready")
+      .map(({ id, name, mediaType }) => ({ id, name, mediaType }));
   }
 
   add(files) {
     for (const file of files) {
-      if (this.items.length >= MOST_FILES) return void toast(t("chat.tooManyFiles", { count: MOST_FILES }), { kind: "error" });
+      if (this.items.length >= MOST_FILES)
+        return void toast(t("chat.tooManyFiles", { count: MOST_FILES }), { kind: "error" });
       this.#send(this.#append({ file, name: file.name, status: "sending" }));
     }
     return undefined;
@@ -44,31 +51,59 @@ export class AttachedFiles {
   async restore(conversationId) {
     const { items } = await api("GET", pathOf(conversationId));
     if (this.isOver) return;
-    for (const each of items.filter((one) => !one.sent)) this.put([{ ...each, conversationId }]);
+    for (const item of items.filter((item) => !item.sent)) this.put([{ ...item, conversationId }]);
   }
 
   /** Show files that were read before. */
   put(files) {
-    for (const each of files) this.#change(this.#append({ ...each, status: "ready" }), {});
+    for (const file of files) this.#change(this.#append({ ...file, status: "ready" }), {});
   }
 
   /** Take off those that went with a message. Files that could not be read go, too: they were answered for. */
   clear() {
-    for (const item of this.items.filter((each) => each.status === "ready" || each.status === "failed")) this.#takeOff(item);
+    for (const item of this.items.filter((item) => item.status === "ready" || item.status === "failed"))
+      this.#takeOff(item);
   }
 
-  /** The composer shows another conversation: what is being sent goes on, and is there when somebody is back. */
+  /** Stop showing the files. Uploads continue, and the next visit of the conversation shows them. */
   leave() {
     this.isOver = true;
   }
 
   #append({ file = null, id = null, conversationId = null, name, mediaType = "", notes = [], status }) {
-    const item = { file, id, conversationId, name, mediaType, notes, status, sent: 0, reason: "", isRefused: false, stop: null };
-    const parts = (item.parts = { state: h("span"), why: h("bdi", {}), notes: h("p", { class: "small faint wrap", hidden: true }) });
+    const item = {
+      file,
+      id,
+      conversationId,
+      name,
+      mediaType,
+      notes,
+      status,
+      sent: 0,
+      reason: "",
+      isRefused: false,
+      stop: null,
+    };
+    const parts = (item.parts = {
+      state: h("span"),
+      why: h("bdi", {}),
+      notes: h("p", { class: "small faint wrap", hidden: true }),
+    });
     parts.reason = h("p", { class: "field-error wrap", role: "alert", hidden: true }, parts.why);
     parts.again = button(t("shell.tryAgain"), { kind: "quiet", icon: "retry", onclick: () => this.#send(item) });
-    const off = button(t("chat.removeFile", { name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#remove(item) });
-    parts.row = h("li", {}, h("div", { class: "row" }, h("span", { class: "grow clip" }, h("bdi", {}, name)), parts.state, parts.again, off), parts.notes, parts.reason);
+    const off = button(t("chat.removeFile", { name }), {
+      kind: "quiet",
+      icon: "close",
+      compact: true,
+      onclick: () => this.#remove(item),
+    });
+    parts.row = h(
+      "li",
+      {},
+      h("div", { class: "row" }, h("span", { class: "grow clip" }, h("bdi", {}, name)), parts.state, parts.again, off),
+      parts.notes,
+      parts.reason,
+    );
     this.items.push(item);
     this.list.append(parts.row);
     return item;
@@ -87,10 +122,18 @@ export class AttachedFiles {
       item.conversationId = await this.conversation();
       await uploadFiles(pathOf(item.conversationId), [item.file], {
         signal: item.stop.signal,
-        onProgress: (sent, of) => item.status !== "ready" && item.status !== "failed" && this.#change(item, sent < of ? { sent: sent / of } : { status: "reading" }),
+        onProgress: (sent, of) =>
+          item.status !== "ready" &&
+          item.status !== "failed" &&
+          this.#change(item, sent < of ? { sent: sent / of } : { status: "reading" }),
         onItems: ([answer]) => {
           const isRefused = answer.status === "refused";
-          this.#change(item, isRefused ? { isRefused, status: "failed", reason: reasonOf(answer.error) } : { ...answer, notes: answer.notes ?? [] });
+          this.#change(
+            item,
+            isRefused
+              ? { isRefused, status: "failed", reason: reasonOf(answer.error) }
+              : { ...answer, notes: answer.notes ?? [] },
+          );
         },
       });
     } catch (error) {
@@ -99,16 +142,20 @@ export class AttachedFiles {
     }
   }
 
-  /** Take a file off the message. One that is being sent is stopped; one that was read is deleted. */
+  /** Remove a file from the message. Its upload is stopped, or the uploaded file is deleted. */
   async #remove(item) {
     item.stop?.abort();
     this.#takeOff(item);
-    if (item.id) await api("DELETE", `${pathOf(item.conversationId ?? (await this.conversation()))}/${encodeURIComponent(item.id)}`).catch((error) => error.status === 404 || toastError(error));
+    if (item.id)
+      await api(
+        "DELETE",
+        `${pathOf(item.conversationId ?? (await this.conversation()))}/${encodeURIComponent(item.id)}`,
+      ).catch((error) => error.status === 404 || toastError(error));
     if (!this.items.length && !this.isOver) await this.onempty();
   }
 
   #takeOff(item) {
-    this.items = this.items.filter((each) => each !== item);
+    this.items = this.items.filter((listed) => listed !== item);
     item.parts.row.remove();
     this.#draw();
   }
@@ -116,7 +163,10 @@ export class AttachedFiles {
   #change(item, changed) {
     Object.assign(item, changed);
     const { state, reason, why, notes, again } = item.parts;
-    const words = item.status === "sending" ? t("chat.fileSending", { share: formatPercent(item.sent) }) : t(`chat.file.${item.status}`);
+    const words =
+      item.status === "sending"
+        ? t("chat.fileSending", { share: formatPercent(item.sent) })
+        : t(`chat.file.${item.status}`);
     state.replaceChildren(badge(words, KINDS[item.status] ?? "wait"));
     why.textContent = item.reason;
     reason.hidden = !item.reason;

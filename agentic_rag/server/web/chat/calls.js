@@ -1,4 +1,5 @@
-// What an agent does: calls with their arguments, progress and results, delegates in lanes of their own, what was found.
+// What an agent does: calls with their arguments, progress and results, delegates in lanes of their own, what was
+// found.
 
 import { api, lazily } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -8,7 +9,10 @@ import { button, copyButton, openDialog, toastError } from "../ui.js";
 
 /** Open a passage in its place; the panel is loaded when it is first wanted. */
 const sourcePanel = lazily((again) => import(`../source.js${again}`));
-export const openSource = (place) => sourcePanel().then((module) => module.openSource(place)).catch(toastError);
+export const openSource = (place) =>
+  sourcePanel()
+    .then((module) => module.openSource(place))
+    .catch(toastError);
 
 /** The app of an MCP server; its part is loaded when a person first opens one. */
 const appParts = lazily((again) => import(`./app-frame.js${again}`));
@@ -24,15 +28,24 @@ export function toolTitle(name, server = "") {
 
 /** The one thing of its arguments that says what a call is about. */
 export function subject(call) {
-  const given = call.arguments;
-  if (!given) return "";
-  const value = given.query ?? given.question ?? given.agent ?? given.role ?? given.document ?? given.path ?? given.url ?? given.name;
+  const input = call.arguments;
+  if (!input) return "";
+  const value =
+    input.query ??
+    input.question ??
+    input.agent ??
+    input.role ??
+    input.document ??
+    input.path ??
+    input.url ??
+    input.name;
   return typeof value === "string" ? value : "";
 }
 
 const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
-/** The card of a call. `update(call, around)`; `around`: `{lanes, waits, hits, domainId, lane(lane), wait(wait), more()}`. */
+/** The card of a call. `update(call, around)`; `around`: `{lanes, waits, hits, domainId, lane(lane), wait(wait),
+ * more()}`. */
 export class CallCard {
   constructor() {
     this.mark = h("span", { class: "call-mark" });
@@ -42,7 +55,12 @@ export class CallCard {
     this.rows = h("div", { class: "call-rows" });
     this.appPlace = h("div", { hidden: true });
     this.body = h("div", { class: "call-body" }, this.rows, this.appPlace);
-    this.details = h("details", { class: "call-details" }, h("summary", { class: "call-head" }, this.mark, this.title, this.subject, this.state, icon("down", 16)), this.body);
+    this.details = h(
+      "details",
+      { class: "call-details" },
+      h("summary", { class: "call-head" }, this.mark, this.title, this.subject, this.state, icon("down", 16)),
+      this.body,
+    );
     this.lanes = h("div", { class: "lanes", hidden: true });
     this.waits = h("div", { class: "stack-small", hidden: true });
     this.element = h("div", { class: "call" }, this.details, this.waits, this.lanes);
@@ -67,11 +85,19 @@ export class CallCard {
     const isRunning = call.status === "running" || call.status === "writing";
     this.element.dataset.status = call.status;
     const shown = isRunning && this.isWaiting ? "waiting" : call.status; // nothing runs while a person is asked
-    replace(this.mark, isRunning && shown !== "waiting" ? h("span", { class: "spinner" }) : icon(MARKS[shown] ?? "tool", 16));
+    replace(
+      this.mark,
+      isRunning && shown !== "waiting" ? h("span", { class: "spinner" }) : icon(MARKS[shown] ?? "tool", 16),
+    );
     this.title.textContent = toolTitle(call.name, call.server);
     this.subject.textContent = subject(call) || (hasWords(`chat.tool.${call.name}`) ? "" : call.server);
     const parts = [t(`chat.call.${shown}`)];
-    if (call.progress) parts.push(call.progress.total ? formatPercent(call.progress.progress / call.progress.total) : formatNumber(call.progress.progress));
+    if (call.progress)
+      parts.push(
+        call.progress.total
+          ? formatPercent(call.progress.progress / call.progress.total)
+          : formatNumber(call.progress.progress),
+      );
     if (call.durationMs !== null && call.durationMs !== undefined) parts.push(formatDuration(call.durationMs));
     this.state.textContent = parts.join(" · ");
     this.state.className = `call-state badge-text-${STATUS_KIND[shown] ?? "none"}`;
@@ -81,8 +107,14 @@ export class CallCard {
     const { call, around } = this;
     const written = call.arguments ? pretty(call.arguments) : call.written;
     const rows = [
-      h("dl", { class: "facts" }, fact(t("chat.call.tool"), call.name), call.server && fact(t("chat.call.server"), call.server)),
-      written && h("div", {}, heading(t("chat.call.arguments"), written), h("pre", { class: "code", tabindex: 0 }, written)),
+      h(
+        "dl",
+        { class: "facts" },
+        fact(t("chat.call.tool"), call.name),
+        call.server && fact(t("chat.call.server"), call.server),
+      ),
+      written &&
+        h("div", {}, heading(t("chat.call.arguments"), written), h("pre", { class: "code", tabindex: 0 }, written)),
       call.progress?.message && h("p", { class: "faint" }, call.progress.message),
       around.hits?.length > 0 && hitList(around.hits, around.domainId),
       call.result && this.#result(call.result),
@@ -121,29 +153,65 @@ export class CallCard {
   }
 
   #result({ content, structured, truncated, ref, images = [] }) {
-    const whole = ref && h("a", { class: "button button-small", href: `/api/payloads/${encodeURIComponent(ref)}`, download: "" }, icon("download", 14), t("chat.call.whole"));
+    const whole =
+      ref &&
+      h(
+        "a",
+        { class: "button button-small", href: `/api/payloads/${encodeURIComponent(ref)}`, download: "" },
+        icon("download", 14),
+        t("chat.call.whole"),
+      );
     return h(
       "div",
       {},
       heading(t("chat.call.result"), content),
-      images.map((each) => h("img", { class: "call-image", src: `/api/payloads/${encodeURIComponent(each.ref)}`, alt: t("chat.call.image"), loading: "lazy" })),
+      images.map((image) =>
+        h("img", {
+          class: "call-image",
+          src: `/api/payloads/${encodeURIComponent(image.ref)}`,
+          alt: t("chat.call.image"),
+          loading: "lazy",
+        }),
+      ),
       (content || !images.length) && h("pre", { class: "code", tabindex: 0 }, content || t("chat.call.empty")),
-      structured && !structured._ref && h("details", {}, h("summary", { class: "faint small" }, t("chat.call.structured")), h("pre", { class: "code", tabindex: 0 }, pretty(structured))),
-      (truncated || ref) && h("div", { class: "row" }, truncated && h("span", { class: "faint small" }, t("chat.call.truncated")), whole),
+      structured &&
+        !structured._ref &&
+        h(
+          "details",
+          {},
+          h("summary", { class: "faint small" }, t("chat.call.structured")),
+          h("pre", { class: "code", tabindex: 0 }, pretty(structured)),
+        ),
+      (truncated || ref) &&
+        h("div", { class: "row" }, truncated && h("span", { class: "faint small" }, t("chat.call.truncated")), whole),
     );
   }
 
   #drawWaits() {
-    const waits = (this.call.waitIds ?? []).map((id) => this.around.waits[id]).filter((wait) => wait && wait.state !== "open"); // open ones stand below the text
+    const waits = (this.call.waitIds ?? [])
+      .map((id) => this.around.waits[id])
+      .filter((wait) => wait && wait.state !== "open"); // open ones stand below the text
     this.waits.hidden = !waits.length;
-    keyed(this.waits, this.drawn, waits, (wait) => `wait:${wait.waitId}`, (wait) => this.around.wait(wait));
+    keyed(
+      this.waits,
+      this.drawn,
+      waits,
+      (wait) => `wait:${wait.waitId}`,
+      (wait) => this.around.wait(wait),
+    );
   }
 
   #drawLanes() {
     const lanes = Object.values(this.around.lanes).filter((lane) => lane.parentToolCallId === this.call.id);
     this.lanes.hidden = !lanes.length;
     this.lanes.classList.toggle("lanes-many", lanes.length > 1);
-    keyed(this.lanes, this.drawn, lanes, (lane) => `lane:${lane.agent}`, (lane) => this.around.lane(lane));
+    keyed(
+      this.lanes,
+      this.drawn,
+      lanes,
+      (lane) => `lane:${lane.agent}`,
+      (lane) => this.around.lane(lane),
+    );
   }
 }
 
@@ -173,32 +241,66 @@ export function keyed(place, drawn, values, keyOf, make) {
 
 const fact = (name, value) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", { class: "mono wrap" }, value));
 
-const heading = (text, copied) => h("div", { class: "row row-apart call-part" }, h("span", { class: "faint small" }, text), copied && copyButton(t("chat.copy"), copied, {}));
+const heading = (text, copied) =>
+  h(
+    "div",
+    { class: "row row-apart call-part" },
+    h("span", { class: "faint small" }, text),
+    copied && copyButton(t("chat.copy"), copied, {}),
+  );
 
 /** What a search found: document, page, place, words, score; a card opens the passage. */
 export function hitList(hits, domainId) {
-  return h("ol", { class: "hits" }, hits.map((hit) => h("li", {}, hitCard(hit, domainId))));
+  return h(
+    "ol",
+    { class: "hits" },
+    hits.map((hit) => h("li", {}, hitCard(hit, domainId))),
+  );
 }
 
-export function hitCard(hit, domainId) {
+function hitCard(hit, domainId) {
   const open = () => openSource({ domainId, documentId: hit.documentId, chunkId: hit.chunkId, sentence: "" });
-  const place = [hit.page && t("chat.page", { page: hit.page }), hit.cells, hit.headingPath?.at(-1)].filter(Boolean).join(", ");
+  const place = [hit.page && t("chat.page", { page: hit.page }), hit.cells, hit.headingPath?.at(-1)]
+    .filter(Boolean)
+    .join(", ");
   const content = [
-    h("span", { class: "hit-head" }, icon("page", 15), h("span", { class: "strong clip", dir: "auto" }, hit.name), hit.score !== undefined && hit.score !== null && h("span", { class: "hit-score", title: t("chat.score") }, formatNumber(hit.score, { maximumFractionDigits: 2 }))),
+    h(
+      "span",
+      { class: "hit-head" },
+      icon("page", 15),
+      h("span", { class: "strong clip", dir: "auto" }, hit.name),
+      hit.score !== undefined &&
+        hit.score !== null &&
+        h(
+          "span",
+          { class: "hit-score", title: t("chat.score") },
+          formatNumber(hit.score, { maximumFractionDigits: 2 }),
+        ),
+    ),
     place && h("span", { class: "faint small clip", dir: "auto", title: hit.headingPath?.join(" › ") }, place),
     h("span", { class: "hit-snippet", dir: "auto" }, hit.snippet),
     hit.legs && h("span", { class: "row small faint" }, hit.legs),
   ];
-  return hit.chunkId ? h("button", { type: "button", class: "hit", onclick: open }, content) : h("div", { class: "hit" }, content);
+  return hit.chunkId
+    ? h("button", { type: "button", class: "hit", onclick: open }, content)
+    : h("div", { class: "hit" }, content);
 }
 
 /** Open the searches of an answer with the scores of both legs, as they are kept. */
 export function openRetrievals(domainId, retrievalIds) {
-  const dialog = openDialog(t("chat.searches"), { side: true, build: () => h("div", { class: "stack", ref: (made) => load(made) }) });
+  const dialog = openDialog(t("chat.searches"), {
+    side: true,
+    build: () => h("div", { class: "stack", ref: (element) => load(element) }),
+  });
   async function load(place) {
     try {
-      const found = await Promise.all(retrievalIds.map((id) => api("GET", `/api/domains/${domainId}/retrievals/${id}`)));
-      replace(place, found.map((each) => retrieval(each, domainId)));
+      const retrievals = await Promise.all(
+        retrievalIds.map((id) => api("GET", `/api/domains/${domainId}/retrievals/${id}`)),
+      );
+      replace(
+        place,
+        retrievals.map((details) => retrieval(details, domainId)),
+      );
     } catch (error) {
       dialog.close();
       toastError(error);
@@ -206,25 +308,62 @@ export function openRetrievals(domainId, retrievalIds) {
   }
 }
 
-function retrieval(found, domainId) {
-  const candidates = new Map(found.candidates.map((each) => [each.chunkId, each]));
-  const hits = found.hits.map((hit) => {
+function retrieval(details, domainId) {
+  const candidates = new Map(details.candidates.map((candidate) => [candidate.chunkId, candidate]));
+  const hits = details.hits.map((hit) => {
     const candidate = candidates.get(hit.chunkId ?? hit.id) ?? {};
-    const legs = [leg("chat.legWords", candidate.lexical), leg("chat.legMeaning", candidate.dense)].filter(Boolean).join(" · ");
-    const text = (hit.sentences ?? []).map((each) => (typeof each === "string" ? each : (each.text ?? ""))).join(" ") || candidate.snippet || hit.snippet || "";
-    return { ...hit, name: hit.documentName ?? hit.name ?? candidate.documentName ?? "", chunkId: hit.chunkId ?? hit.chunkIds?.[0], documentId: hit.documentId ?? candidate.documentId, headingPath: hit.headingPath ?? candidate.headingPath, score: hit.score ?? candidate.relevanceScore, snippet: text, legs };
+    const legs = [leg("chat.legWords", candidate.lexical), leg("chat.legMeaning", candidate.dense)]
+      .filter(Boolean)
+      .join(" · ");
+    const text =
+      (hit.sentences ?? [])
+        .map((sentence) => (typeof sentence === "string" ? sentence : (sentence.text ?? "")))
+        .join(" ") ||
+      candidate.snippet ||
+      hit.snippet ||
+      "";
+    return {
+      ...hit,
+      name: hit.documentName ?? hit.name ?? candidate.documentName ?? "",
+      chunkId: hit.chunkId ?? hit.chunkIds?.[0],
+      documentId: hit.documentId ?? candidate.documentId,
+      headingPath: hit.headingPath ?? candidate.headingPath,
+      score: hit.score ?? candidate.relevanceScore,
+      snippet: text,
+      legs,
+    };
   });
-  return h("section", { class: "stack-small" }, h("h3", { class: "wrap" }, found.query), h("p", { class: "faint small" }, t("chat.foundOf", { count: found.hits.length, of: found.candidates.length, time: formatDuration(found.tookMs) })), hits.length ? hitList(hits, domainId) : h("p", { class: "soft" }, t("chat.foundNothing")));
+  return h(
+    "section",
+    { class: "stack-small" },
+    h("h3", { class: "wrap" }, details.query),
+    h(
+      "p",
+      { class: "faint small" },
+      t("chat.foundOf", {
+        count: details.hits.length,
+        of: details.candidates.length,
+        time: formatDuration(details.tookMs),
+      }),
+    ),
+    hits.length ? hitList(hits, domainId) : h("p", { class: "soft" }, t("chat.foundNothing")),
+  );
 }
 
-const leg = (key, score) => (score === null || score === undefined ? "" : `${t(key)} ${formatNumber(score, { maximumFractionDigits: 2 })}`);
+const leg = (key, score) =>
+  score === null || score === undefined ? "" : `${t(key)} ${formatNumber(score, { maximumFractionDigits: 2 })}`;
 
 /** Folded thinking: `update(item)`. */
 export class ThinkingFold {
   constructor() {
     this.text = document.createTextNode("");
     this.label = h("span", {});
-    this.element = h("details", { class: "thinking" }, h("summary", {}, icon("thought", 16), this.label), h("div", { class: "plain thinking-text", tabindex: 0 }, this.text));
+    this.element = h(
+      "details",
+      { class: "thinking" },
+      h("summary", {}, icon("thought", 16), this.label),
+      h("div", { class: "plain thinking-text", tabindex: 0 }, this.text),
+    );
   }
 
   update(item, isRunning) {
@@ -236,6 +375,35 @@ export class ThinkingFold {
 
 /** Rows of a table under its header, as a table. */
 export function rowsTable({ header, rows }, label) {
-  const head = header?.some(Boolean) && h("thead", {}, h("tr", {}, header.map((cell) => h("th", { scope: "col", dir: "auto" }, cell))));
-  return h("div", { class: "table-frame rows-table", tabindex: 0, role: "group", "aria-label": label }, h("table", {}, head, h("tbody", {}, rows.slice(0, 20).map((row) => h("tr", {}, row.map((cell) => h("td", { dir: "auto" }, cell)))))));
+  const head =
+    header?.some(Boolean) &&
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        header.map((cell) => h("th", { scope: "col", dir: "auto" }, cell)),
+      ),
+    );
+  return h(
+    "div",
+    { class: "table-frame rows-table", tabindex: 0, role: "group", "aria-label": label },
+    h(
+      "table",
+      {},
+      head,
+      h(
+        "tbody",
+        {},
+        rows.slice(0, 20).map((row) =>
+          h(
+            "tr",
+            {},
+            row.map((cell) => h("td", { dir: "auto" }, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
 }

@@ -35,10 +35,21 @@ export class Composer {
       onkeydown: (event) => this.#key(event),
       onpaste: (event) => this.#take([...event.clipboardData.files]),
     });
-    this.file = h("input", { type: "file", multiple: true, hidden: true, "aria-label": t("chat.attach"), onchange: () => this.#take([...this.file.files]) });
+    this.file = h("input", {
+      type: "file",
+      multiple: true,
+      hidden: true,
+      "aria-label": t("chat.attach"),
+      onchange: () => this.#take([...this.file.files]),
+    });
     this.previews = h("div", { class: "composer-images", hidden: true });
     this.files = h("div", {});
-    this.attach = button(t("chat.attach"), { kind: "quiet", icon: "attach", compact: true, onclick: () => this.file.click() });
+    this.attach = button(t("chat.attach"), {
+      kind: "quiet",
+      icon: "attach",
+      compact: true,
+      onclick: () => this.file.click(),
+    });
     this.speak = this.#speechButton();
     this.models = h("span", { class: "composer-model", hidden: true });
     this.send = button(t("chat.send"), { kind: "primary", icon: "send", compact: true, onclick: () => this.#send() });
@@ -46,7 +57,25 @@ export class Composer {
     this.stop.hidden = true;
     this.count = h("span", { class: "small field-error", role: "status", hidden: true });
     this.hint = h("p", { class: "composer-hint small faint", id: "composer-hint" }, t("chat.keys"));
-    this.box = h("div", { class: "composer-box" }, this.files, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, this.speak, this.models, h("span", { class: "grow" }), this.count, this.stop, this.send));
+    this.box = h(
+      "div",
+      { class: "composer-box" },
+      this.files,
+      this.previews,
+      this.text,
+      h(
+        "div",
+        { class: "composer-acts" },
+        this.attach,
+        this.file,
+        this.speak,
+        this.models,
+        h("span", { class: "grow" }),
+        this.count,
+        this.stop,
+        this.send,
+      ),
+    );
     this.element = h("form", { class: "composer", onsubmit: (event) => event.preventDefault() }, this.box, this.hint);
     this.box.addEventListener("dragover", (event) => event.preventDefault());
     this.box.addEventListener("drop", (event) => {
@@ -60,9 +89,15 @@ export class Composer {
   /** The button that takes down what one says, where the browser offers that. */
   #speechButton() {
     if (!globalThis.SpeechRecognition && !globalThis.webkitSpeechRecognition) return null;
-    const made = button(t("chat.speak"), { kind: "quiet", icon: "mic", compact: true, "aria-pressed": "false", onclick: () => this.#speak() });
+    const speakButton = button(t("chat.speak"), {
+      kind: "quiet",
+      icon: "mic",
+      compact: true,
+      "aria-pressed": "false",
+      onclick: () => this.#speak(),
+    });
     this.speech = speechParts;
-    return made;
+    return speakButton;
   }
 
   async #speak() {
@@ -84,7 +119,7 @@ export class Composer {
     return undefined;
   }
 
-  /** The new conversation has an id now: what is typed from here on is a draft of its own. */
+  /** Use the draft of a conversation that was just created. */
   moveTo(key) {
     this.draft?.clear();
     this.#keepImages(this.key, { images: [] });
@@ -95,7 +130,7 @@ export class Composer {
     this.#keepAttached();
   }
 
-  /** Say what may be written here: a first question, or one that follows. */
+  /** Set the hint in the empty field. */
   setPlaceholder(text) {
     this.text.placeholder = text;
   }
@@ -103,7 +138,12 @@ export class Composer {
   /** Offer the models that one may choose here, the domain's own first; none without a choice. */
   setModels(models) {
     this.models.hidden = models.length === 0;
-    this.picker = models.length ? select(models.map((each) => [each, each]), { "aria-label": t("chat.model") }) : null;
+    this.picker = models.length
+      ? select(
+          models.map((model) => [model, model]),
+          { "aria-label": t("chat.model") },
+        )
+      : null;
     replace(this.models, this.picker);
   }
 
@@ -119,7 +159,7 @@ export class Composer {
     return this.picker?.value;
   }
 
-  /** The page shows another conversation, or is left: what is being sent goes on, and is shown no more. */
+  /** Stop showing the attached files, because another conversation or page is shown. Uploads continue. */
   leave() {
     this.attached?.leave();
     this.attached = null;
@@ -134,10 +174,10 @@ export class Composer {
   /** Keep in mind that files are attached, for a page that comes after this one. */
   async #keepAttached() {
     const { attached, key } = this;
-    const kept = draft(`attached:${key}`);
-    if (!attached?.ready.length) return kept.clear();
+    const attachedDraft = draft(`attached:${key}`);
+    if (!attached?.ready.length) return attachedDraft.clear();
     const id = await this.given.conversation();
-    if (key === this.key && attached === this.attached) kept.write(id);
+    if (key === this.key && attached === this.attached) attachedDraft.write(id);
     return undefined;
   }
 
@@ -151,7 +191,11 @@ export class Composer {
         this.#changed();
         this.#keepAttached().catch(toastError);
       };
-      this.attached = new AttachedFiles({ conversation: this.given.conversation, onchange, onempty: this.given.abandon });
+      this.attached = new AttachedFiles({
+        conversation: this.given.conversation,
+        onchange,
+        onempty: this.given.abandon,
+      });
       replace(this.files, this.attached.element);
     }
     return this.attached;
@@ -192,7 +236,9 @@ export class Composer {
   /** Keep the images that are shown, in case the page is left. */
   #keepImages(key = this.key, { images } = this) {
     if (!images.length && !draft(`images:${key}`).read()) return;
-    imageParts().then(({ writeImages }) => writeImages(key, images)).catch(toastError);
+    imageParts()
+      .then(({ writeImages }) => writeImages(key, images))
+      .catch(toastError);
   }
 
   flush() {
@@ -222,7 +268,9 @@ export class Composer {
   }
 
   #putBack(attachments) {
-    this.#attachedFiles().then((files) => files?.put(attachments)).catch(toastError);
+    this.#attachedFiles()
+      .then((files) => files?.put(attachments))
+      .catch(toastError);
   }
 
   setRunning(running) {
@@ -268,11 +316,11 @@ export class Composer {
     const images = this.images;
     const attachments = this.attached?.ready ?? [];
     if (!content && !images.length) return;
-    const { opened, draft: kept, key } = this;
+    const { opened, draft: sentDraft, key } = this;
     const taken = () => {
       this.#keepSent(opened, key);
       if (this.opened === opened) this.leaving = "";
-      else kept?.write((kept.read() ?? "").slice(content.length + 1)); // what was typed after it
+      else sentDraft?.write((sentDraft.read() ?? "").slice(content.length + 1)); // what was typed after it
     };
     this.leaving = content;
     this.text.value = "";
@@ -287,9 +335,9 @@ export class Composer {
       if (this.opened === opened) this.flush();
       this.#keepSent(opened, key);
     } catch (error) {
-      const isKept = this.leaving === content || (kept?.read() ?? "").startsWith(content);
+      const isKept = this.leaving === content || (sentDraft?.read() ?? "").startsWith(content);
       this.leaving = "";
-      // Whoever typed on meanwhile keeps that; what was not sent stands before it.
+      // Text that was typed meanwhile stays; the unsent text is put before it.
       if (this.opened === opened) {
         this.text.value = [content, this.text.value].filter(Boolean).join("\n");
         this.images = [...images, ...this.images];
@@ -298,7 +346,7 @@ export class Composer {
         this.#changed();
         this.#keepImages();
         this.flush();
-      } else if (!isKept) kept?.write([content, kept.read()].filter(Boolean).join("\n"));
+      } else if (!isKept) sentDraft?.write([content, sentDraft.read()].filter(Boolean).join("\n"));
       await loadErrorTexts();
       toastError(error);
     }
@@ -306,11 +354,12 @@ export class Composer {
 
   /** Images go with the message; other files are read for the conversation. */
   async #take(files) {
-    const others = files.filter((each) => !IMAGE_TYPES.includes(each.type));
+    const others = files.filter((file) => !IMAGE_TYPES.includes(file.type));
     if (others.length) this.#attach(others).catch(toastError);
-    for (const file of files.filter((each) => IMAGE_TYPES.includes(each.type))) {
+    for (const file of files.filter((file) => IMAGE_TYPES.includes(file.type))) {
       if (this.images.length >= MOST_IMAGES) toast(t("chat.tooManyImages", { count: MOST_IMAGES }), { kind: "error" });
-      else if (file.size + this.images.reduce((sum, each) => sum + each.size, 0) > MOST_BYTES) toast(t("chat.imageTooLarge"), { kind: "error" });
+      else if (file.size + this.images.reduce((sum, image) => sum + image.size, 0) > MOST_BYTES)
+        toast(t("chat.imageTooLarge"), { kind: "error" });
       else this.images.push({ data: await base64(file), mediaType: file.type, size: file.size, name: file.name });
     }
     this.file.value = "";
@@ -327,12 +376,24 @@ export class Composer {
     this.previews.hidden = !this.images.length;
     replace(
       this.previews,
-      this.images.map((each) => h("span", { class: "composer-image" }, h("img", { src: `data:${each.mediaType};base64,${each.data}`, alt: each.name }), button(t("chat.removeImage", { name: each.name }), { kind: "quiet", icon: "close", compact: true, onclick: () => this.#remove(each) }))),
+      this.images.map((image) =>
+        h(
+          "span",
+          { class: "composer-image" },
+          h("img", { src: `data:${image.mediaType};base64,${image.data}`, alt: image.name }),
+          button(t("chat.removeImage", { name: image.name }), {
+            kind: "quiet",
+            icon: "close",
+            compact: true,
+            onclick: () => this.#remove(image),
+          }),
+        ),
+      ),
     );
   }
 
   #remove(image) {
-    this.images = this.images.filter((each) => each !== image);
+    this.images = this.images.filter((listed) => listed !== image);
     this.#drawImages();
     this.#changed();
     this.#keepImages();

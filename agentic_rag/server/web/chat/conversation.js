@@ -1,4 +1,12 @@
-// The conversation that is open: what was said, what is being said, and everything one does with it.
+// The conversation that is open: its stored turns, the turn that runs, and everything a person does with them.
+//
+// `turns` is what is shown, in order: `{id, key, question, view, isLive}` with their elements. A turn's `view` has the
+// shape of `stream.js`. It comes from the stored message (`viewOfMessage` in `turn.js`), or from the events of a turn
+// that runs:
+// `views` has the reduced events of each such turn, also of one whose events came before the messages were loaded.
+// `reload` puts both together, and `#settle` replaces the live view by the stored one when a turn has ended. A message
+// that was just sent has a `key` (its `clientMessageId`), and no `id` until the server has accepted it. Changed turns
+// are collected in `dirty` and drawn once per frame.
 
 import { api, apiFile, lazily, loadAll } from "../api.js";
 import { h, loadStyle, oncePerFrame, replace } from "../dom.js";
@@ -12,7 +20,7 @@ import { AnswerPart, QuestionPart, headingOf, viewOfMessage } from "./turn.js";
 
 const PAGE = 40;
 const NEAR = 80;
-const MOST_TURNS = 60; // of a conversation that goes on for hours; who scrolls up has the others again
+const MOST_TURNS = 60; // shown at once; scrolling up loads the others again
 const KEPT_TURNS = 30;
 const MOST_AT_ONCE = 200; // messages of one request
 const RUNNING = new Set(["running", "waiting"]);
@@ -27,25 +35,56 @@ addEventListener("beforeunload", () => {
 const caseParts = lazily((again) => import(`../domain/case-dialog.js${again}`));
 const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 
-const previewsOf = (images) => images.map((each) => ({ ref: each.name, preview: `data:${each.mediaType};base64,${each.data}` }));
+const previewsOf = (images) =>
+  images.map((image) => ({ ref: image.name, preview: `data:${image.mediaType};base64,${image.data}` }));
 
 /** A conversation on the page. `desk`: `{app, stream, domain, onTitle(id, title), onTurn(running, outcome),
  * onWaiting(waiting), onResumed(), onUnsent(content, images, attachments), model()}`. */
 export class ConversationView {
   constructor(desk, conversationId) {
-    Object.assign(this, { desk, id: conversationId, turns: [], views: new Map(), feedback: new Map(), branches: [], isOpen: true, ends: 0 });
+    Object.assign(this, {
+      desk,
+      id: conversationId,
+      turns: [],
+      views: new Map(),
+      feedback: new Map(),
+      branches: [],
+      isOpen: true,
+      ends: 0,
+      reloads: 0,
+    });
     this.list = h("div", { class: "turns", role: "log", "aria-live": "off", "aria-label": t("chat.conversation") });
     this.end = h("div", { class: "thread-end" });
     this.inner = h("div", { class: "thread-inner" }, this.list, this.end);
-    this.element = h("div", { class: "thread", tabindex: 0, role: "region", "aria-label": t("chat.conversation"), onscroll: () => this.#scrolled() }, this.inner);
-    this.jump = button(t("chat.toEnd"), { icon: "down", compact: true, class: "button button-compact jump", onclick: () => this.toEnd() });
+    this.element = h(
+      "div",
+      {
+        class: "thread",
+        tabindex: 0,
+        role: "region",
+        "aria-label": t("chat.conversation"),
+        onscroll: () => this.#scrolled(),
+      },
+      this.inner,
+    );
+    this.jump = button(t("chat.toEnd"), {
+      icon: "down",
+      compact: true,
+      class: "button button-compact jump",
+      onclick: () => this.toEnd(),
+    });
     this.jump.hidden = true;
     this.sticks = true;
     this.lastTop = 0;
     this.draw = oncePerFrame(() => this.#draw());
     this.dirty = new Set();
     this.unsent = draft(`unsent:${conversationId}`); // messages that the server has not acknowledged: `{content, key, images, attachments}`
-    this.older = new OlderMessages({ frame: this.element, list: this.list, load: () => this.#loadBefore(), put: ({ items }) => this.#putOlder(items) });
+    this.older = new OlderMessages({
+      frame: this.element,
+      list: this.list,
+      load: () => this.#loadBefore(),
+      put: ({ items }) => this.#putOlder(items),
+    });
     this.inner.prepend(this.older.element);
     this.resizing = new ResizeObserver(() => this.#follow());
     this.resizing.observe(this.inner);
@@ -64,7 +103,7 @@ export class ConversationView {
     return this.turns.some((turn) => (turn.view ? turn.isLive && RUNNING.has(turn.view.status) : turn.key === null));
   }
 
-  /** Load what there is, and follow what comes. */
+  /** Load the stored messages, and follow new events. */
   async open() {
     replace(this.list, skeleton(5));
     this.desk.stream.follow(this.id);
@@ -79,25 +118,27 @@ export class ConversationView {
    * was before, which tells whether a question without an answer is still being answered. */
   async reload(record = null) {
     const { ends } = this;
+    const request = (this.reloads += 1);
     const { turn: current } = record ?? (await api("GET", this.path));
     const { items, hasMore } = await api("GET", `${this.path}/messages`, { query: { limit: PAGE, format: "html" } });
-    if (!this.isOpen) return;
+    if (!this.isOpen || request !== this.reloads) return; // a later load has the messages of another branch
     if (ends !== this.ends) return void (await this.reload()); // a turn has ended since: the messages may lack its answer
     const stored = pair(items);
     const typedIn = this.list.contains(document.activeElement) ? document.activeElement : null; // of a card, say
-    const kept = this.turns.filter((turn) => isUnderWay(turn, stored));
-    for (const turn of this.turns) if (!kept.includes(turn)) turn.element.remove();
+    const underWay = this.turns.filter((turn) => isUnderWay(turn, stored));
+    for (const turn of this.turns) if (!underWay.includes(turn)) turn.element.remove();
     this.turns = [];
     replace(this.list);
     this.#put(stored, false);
-    for (const turn of this.turns) if (!turn.view && turn.id !== current?.id) turn.view = { ...emptyTurn(turn.id), status: "interrupted" };
-    for (const turn of kept) {
-      const known = this.turns.find((each) => turn.id && each.id === turn.id);
-      if (known) this.#become(known, turn);
+    for (const turn of this.turns)
+      if (!turn.view && turn.id !== current?.id) turn.view = { ...emptyTurn(turn.id), status: "interrupted" };
+    for (const turn of underWay) {
+      const loadedTurn = this.turns.find((shownTurn) => turn.id && shownTurn.id === turn.id);
+      if (loadedTurn) this.#become(loadedTurn, turn);
       else this.#append(turn);
     }
     for (const [turnId, view] of this.views) {
-      const isWhole = !RUNNING.has(view.status) && this.turns.some((each) => each.id === turnId && each.view);
+      const isWhole = !RUNNING.has(view.status) && this.turns.some((turn) => turn.id === turnId && turn.view);
       if (isWhole) this.views.delete(turnId);
       else this.#liveTurn(turnId, view); // of a turn that runs or waits, the first steps alone are stored
     }
@@ -117,7 +158,7 @@ export class ConversationView {
     this.draw.cancel();
   }
 
-  // What comes
+  // Events
 
   onEvent(event) {
     if (event.type === "title") this.desk.onTitle(this.id, event.title);
@@ -130,7 +171,8 @@ export class ConversationView {
     if (!this.record) return; // the messages come in a moment, and this with them
     const turn = this.#liveTurn(event.turnId, view);
     if (event.type === "turn_started") this.desk.onTurn(true);
-    if (event.type === "input_required" || event.type === "input_answered") this.desk.onWaiting(view.status === "waiting");
+    if (event.type === "input_required" || event.type === "input_answered")
+      this.desk.onWaiting(view.status === "waiting");
     if (event.type === "input_required") announce(t("chat.waitAnnounced", { title: event.title ?? "" }));
     if (event.type === "resumed") this.desk.onResumed();
     if (ENDS.has(event.type)) {
@@ -142,10 +184,20 @@ export class ConversationView {
   }
 
   #liveTurn(turnId, view) {
-    let turn = this.turns.find((each) => each.id === turnId || (each.key && each.key === view.clientMessageId));
+    let turn = this.turns.find((turn) => turn.id === turnId || (turn.key && turn.key === view.clientMessageId));
     if (!turn) {
       this.#dropAsked(view.userMessageId);
-      turn = this.#append(this.#newTurn({ id: turnId, question: { content: view.content ?? "", images: view.images, attachments: view.attachments, messageId: view.userMessageId } }));
+      turn = this.#append(
+        this.#newTurn({
+          id: turnId,
+          question: {
+            content: view.content ?? "",
+            images: view.images,
+            attachments: view.attachments,
+            messageId: view.userMessageId,
+          },
+        }),
+      );
     }
     turn.id = turnId;
     turn.isLive = true;
@@ -157,9 +209,9 @@ export class ConversationView {
     return turn;
   }
 
-  /** A question that is asked again stands on a new branch: what followed it is no longer of this one. */
+  /** Remove the turns from a question that is asked again: its answer begins a new branch. */
   #dropAsked(userMessageId) {
-    const at = userMessageId ? this.turns.findIndex((each) => each.question.messageId === userMessageId) : -1;
+    const at = userMessageId ? this.turns.findIndex((turn) => turn.question.messageId === userMessageId) : -1;
     if (at >= 0) this.#cut(at);
   }
 
@@ -171,15 +223,24 @@ export class ConversationView {
     this.desk.onTurn(this.running !== null, OUTCOMES[turn.view.status]);
     const { messageId } = turn.view;
     if (messageId) {
-      const message = await api("GET", `${this.path}/messages/${encodeURIComponent(messageId)}`, { query: { format: "html" } }).catch(() => null);
+      const message = await api("GET", `${this.path}/messages/${encodeURIComponent(messageId)}`, {
+        query: { format: "html" },
+      }).catch(() => null);
       if (!this.isOpen) return;
       if (message) {
         const { lanes, waits, items } = turn.view;
-        const calls = new Map(items.filter((each) => each.kind === "call").map((each) => [each.id, each]));
+        const calls = new Map(items.filter((item) => item.kind === "call").map((item) => [item.id, item]));
         const stored = viewOfMessage(message);
-        const kept = stored.items.map((each) => (each.kind === "call" && calls.has(each.id) ? { ...each, ...calls.get(each.id), stored: false } : each));
-        const withHits = withLiveHits(kept, items.filter((each) => each.kind === "retrieval"));
-        const beside = items.filter((each) => each.kind === "wait" || each.kind === "notice" || each.kind === "compacted");
+        const storedItems = stored.items.map((item) =>
+          item.kind === "call" && calls.has(item.id) ? { ...item, ...calls.get(item.id), stored: false } : item,
+        );
+        const withHits = withLiveHits(
+          storedItems,
+          items.filter((item) => item.kind === "retrieval"),
+        );
+        const beside = items.filter(
+          (item) => item.kind === "wait" || item.kind === "notice" || item.kind === "compacted",
+        );
         turn.view = { ...stored, items: [...withHits, ...beside], lanes, waits, rating: this.feedback.get(messageId) };
         turn.isLive = false;
         this.views.delete(turn.id);
@@ -187,7 +248,7 @@ export class ConversationView {
     }
     this.#touch(turn);
     await this.#loadBranches();
-    for (const each of this.turns) this.#touch(each);
+    for (const turn of this.turns) this.#touch(turn);
     this.#letGo();
   }
 
@@ -223,10 +284,10 @@ export class ConversationView {
     this.#follow();
   }
 
-  // What is there
+  // Stored turns
 
   #put(pairs, isOlder) {
-    const made = pairs.map(({ id, question, answer }) => {
+    const turns = pairs.map(({ id, question, answer }) => {
       const turn = this.#newTurn({ id, question: { content: "", images: [] } });
       this.#ask(turn, question);
       if (answer) turn.view = { ...viewOfMessage(answer), rating: this.feedback.get(answer.id) };
@@ -234,19 +295,26 @@ export class ConversationView {
       return turn;
     });
     if (isOlder) {
-      this.turns.unshift(...made);
-      this.list.prepend(...made.map((turn) => turn.element));
+      this.turns.unshift(...turns);
+      this.list.prepend(...turns.map((turn) => turn.element));
     } else {
-      this.turns.push(...made);
-      this.list.append(...made.map((turn) => turn.element));
+      this.turns.push(...turns);
+      this.list.append(...turns.map((turn) => turn.element));
     }
     this.#drawCompaction();
-    for (const turn of made) this.dirty.add(turn);
+    for (const turn of turns) this.dirty.add(turn);
   }
 
   #ask(turn, message) {
     turn.questionPart.element.hidden = !message;
-    if (message) turn.question = { content: message.content, images: imagesOf(message), attachments: message.attachments ?? [], messageId: message.id, parent: message.parentMessageId };
+    if (message)
+      turn.question = {
+        content: message.content,
+        images: imagesOf(message),
+        attachments: message.attachments ?? [],
+        messageId: message.id,
+        parent: message.parentMessageId,
+      };
     this.dirty.add(turn);
   }
 
@@ -288,20 +356,23 @@ export class ConversationView {
     return turn;
   }
 
-  #become(known, turn) {
-    const at = this.turns.indexOf(known);
-    known.element.replaceWith(turn.element);
+  #become(loaded, turn) {
+    const at = this.turns.indexOf(loaded);
+    loaded.element.replaceWith(turn.element);
     this.turns[at] = turn;
   }
 
   #drawEmpty() {
     this.list.querySelector(".empty")?.remove();
-    if (!this.turns.length) this.list.append(emptyState(t("chat.nothingSaid"), t("chat.nothingSaidText"), { icon: "chat" }));
+    if (!this.turns.length)
+      this.list.append(emptyState(t("chat.nothingSaid"), t("chat.nothingSaidText"), { icon: "chat" }));
   }
 
   #loadBefore(limit = PAGE) {
     const [{ question, view }] = this.turns;
-    return api("GET", `${this.path}/messages`, { query: { limit, format: "html", before: question.messageId ?? view.messageId } });
+    return api("GET", `${this.path}/messages`, {
+      query: { limit, format: "html", before: question.messageId ?? view.messageId },
+    });
   }
 
   #putOlder(items) {
@@ -315,13 +386,13 @@ export class ConversationView {
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.element;
     const isNear = scrollHeight - scrollTop - clientHeight < NEAR;
-    // What grew meanwhile is not somebody scrolling away: only who goes up wants to stay there.
+    // Growing content is no scrolling: only a person who scrolls up wants to stay there.
     if (isNear || scrollTop < this.lastTop) this.sticks = isNear;
     this.lastTop = scrollTop;
     this.jump.hidden = this.sticks;
   }
 
-  /** Stay at the end as it grows, unless somebody has gone up since the last frame. */
+  /** Stay at the end while content grows, unless a person has scrolled up since the last frame. */
   #follow() {
     if (this.sticks) this.#scrolled();
     if (this.sticks) this.toEnd();
@@ -359,28 +430,33 @@ export class ConversationView {
   }
 
   async #findLoading(messageId) {
-    const find = () => this.turns.find((each) => each.question.messageId === messageId || each.view?.messageId === messageId) ?? null;
+    const find = () =>
+      this.turns.find((turn) => turn.question.messageId === messageId || turn.view?.messageId === messageId) ?? null;
     while (this.isOpen && !find() && this.older.hasMore) {
+      const [first] = this.turns;
       const { items, hasMore } = await this.#loadBefore(MOST_AT_ONCE);
+      if (first !== this.turns[0]) continue; // scrolling has loaded some of them meanwhile
       this.#putOlder(items);
       this.older.begin(hasMore);
     }
     return find();
   }
 
-  // What one does
+  // Actions
 
   /** Send a message; resolves once the server has it. */
   async send({ content, images, attachments = [] }) {
     const key = newKey();
-    const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), attachments, messageId: null } }));
+    const turn = this.#append(
+      this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), attachments, messageId: null } }),
+    );
     this.toEnd();
     this.unsent.write([...(this.unsent.read() ?? []), { content, key, images: images.length, attachments }]);
     if (images.length) await this.#keepImages(key, images);
     try {
       await this.#await(turn, () => this.#deliver({ content, images, attachments, key }));
     } catch (error) {
-      if (error.code === "CLOSED" || isLeft) return; // it is sent when somebody is back
+      if (error.code === "CLOSED" || isLeft) return; // the next page sends it
       this.#forgetUnsent(key);
       throw error;
     }
@@ -388,14 +464,16 @@ export class ConversationView {
   }
 
   #keepImages(key, images) {
-    return imageParts().then(({ writeImages }) => writeImages(`unsent:${key}`, images)).catch(() => {}); // they go all the same
+    return imageParts()
+      .then(({ writeImages }) => writeImages(`unsent:${key}`, images))
+      .catch(() => {}); // they go all the same
   }
 
   #forgetUnsent(key) {
     const before = this.unsent.read() ?? [];
-    const left = before.filter((each) => each.key !== key);
+    const left = before.filter((message) => message.key !== key);
     this.unsent.write(left.length ? left : null);
-    if (before.some((each) => each.key === key && each.images)) this.#keepImages(key, []);
+    if (before.some((message) => message.key === key && message.images)) this.#keepImages(key, []);
   }
 
   /** Send what a page before this one had not got rid of: under its own key, so that it never arrives twice. One whose
@@ -413,13 +491,28 @@ export class ConversationView {
         giveBack();
         continue;
       }
-      const turn = this.#append(this.#newTurn({ id: null, key, question: { content, images: previewsOf(images), attachments, messageId: null } }));
-      this.#await(turn, () => this.#deliver({ content, images, attachments, key })).then(() => this.#forgetUnsent(key), (error) => error.code === "CLOSED" || giveBack(error));
+      const turn = this.#append(
+        this.#newTurn({
+          id: null,
+          key,
+          question: { content, images: previewsOf(images), attachments, messageId: null },
+        }),
+      );
+      this.#await(turn, () => this.#deliver({ content, images, attachments, key })).then(
+        () => this.#forgetUnsent(key),
+        (error) => error.code === "CLOSED" || giveBack(error),
+      );
     }
   }
 
   #deliver({ content, images, attachments, key }) {
-    const common = { content, attachments: attachments.length ? attachments.map((each) => each.id) : undefined, clientMessageId: key, onBusy: "queue", model: this.desk.model() };
+    const common = {
+      content,
+      attachments: attachments.length ? attachments.map((attachment) => attachment.id) : undefined,
+      clientMessageId: key,
+      onBusy: "queue",
+      model: this.desk.model(),
+    };
     if (!images.length) return this.desk.stream.send({ conversationId: this.id, ...common });
     const body = { ...common, images: images.map(({ data, mediaType }) => ({ data, mediaType })) };
     return api("POST", `${this.path}/messages`, { body }); // too long for a frame
@@ -429,7 +522,7 @@ export class ConversationView {
     try {
       const accepted = await send();
       turn.id ??= accepted.turnId ?? accepted.id;
-      if (this.turns.some((each) => each !== turn && each.id === turn.id)) return void this.#drop(turn); // it came stored meanwhile
+      if (this.turns.some((shownTurn) => shownTurn !== turn && shownTurn.id === turn.id)) return void this.#drop(turn); // it came stored meanwhile
       turn.question.messageId ??= accepted.userMessageId;
       this.desk.onTurn(true);
       this.#touch(turn);
@@ -440,23 +533,33 @@ export class ConversationView {
   }
 
   #drop(turn) {
-    this.turns = this.turns.filter((each) => each !== turn);
+    this.turns = this.turns.filter((listed) => listed !== turn);
     turn.element.remove();
     this.#drawEmpty();
   }
 
-  /** Stop what runs. Asked for by a request, so that one is told where it does not arrive. */
+  /** Stop the running turn. By a request, so that the person learns if it did not arrive. */
   async stop() {
     const turn = this.running;
     if (turn) await api("POST", `${this.path}/interrupt`, { body: { turnId: turn.id } });
   }
 
   async #retry(turn) {
-    await this.#again(turn, { ...turn.question }, (messageId, key) => this.desk.stream.retry({ conversationId: this.id, messageId, model: this.desk.model(), clientMessageId: key }));
+    await this.#again(turn, { ...turn.question }, (messageId, key) =>
+      this.desk.stream.retry({ conversationId: this.id, messageId, model: this.desk.model(), clientMessageId: key }),
+    );
   }
 
   async #edit(turn, content) {
-    await this.#again(turn, { ...turn.question, content, messageId: null }, (messageId, key) => this.desk.stream.edit({ conversationId: this.id, messageId, content, model: this.desk.model(), clientMessageId: key }));
+    await this.#again(turn, { ...turn.question, content, messageId: null }, (messageId, key) =>
+      this.desk.stream.edit({
+        conversationId: this.id,
+        messageId,
+        content,
+        model: this.desk.model(),
+        clientMessageId: key,
+      }),
+    );
   }
 
   async #again(turn, question, ask) {
@@ -471,7 +574,8 @@ export class ConversationView {
     try {
       await this.#await(next, () => ask(messageId, key));
     } catch (error) {
-      for (const each of before) if (!this.turns.some((known) => known.id === each.id)) this.#append(each);
+      for (const earlier of before)
+        if (!this.turns.some((shownTurn) => shownTurn.id === earlier.id)) this.#append(earlier);
       throw error;
     }
   }
@@ -483,10 +587,10 @@ export class ConversationView {
   async #rate(turn, rating) {
     const { messageId } = turn.view;
     const place = `${this.path}/messages/${encodeURIComponent(messageId)}/feedback`;
-    const set = (given) => {
-      if (given) this.feedback.set(messageId, given);
+    const set = (rating) => {
+      if (rating) this.feedback.set(messageId, rating);
       else this.feedback.delete(messageId);
-      turn.view = { ...turn.view, rating: given };
+      turn.view = { ...turn.view, rating: rating };
       this.#touch(turn);
     };
     const before = turn.view.rating ?? null;
@@ -500,24 +604,49 @@ export class ConversationView {
       throw error;
     }
     const { domain, app } = this.desk;
-    if (rating === "down" && app.can(domain.id, "admin")) toast(t("chat.ratedDown"), { undo: { label: t("chat.makeCase"), act: () => this.#makeCase(turn).catch(toastError) } });
+    if (rating === "down" && app.can(domain.id, "admin"))
+      toast(t("chat.ratedDown"), {
+        undo: { label: t("chat.makeCase"), act: () => this.#makeCase(turn).catch(toastError) },
+      });
   }
 
   /** Open an evaluation case about the question of a turn: the one that was drafted from its rating, or a new one. */
   async #makeCase(turn) {
     const { domain, app } = this.desk;
     const base = `/api/domains/${encodeURIComponent(domain.id)}/evaluation`;
-    const [{ openCase }, { items }] = await loadAll(caseParts(), api("GET", `${base}/cases`), loadWords("evaluation"), loadStyle("/web/domain/domain.css"));
-    const known = items.find((each) => each.source?.messageId === turn.view.messageId) ?? null;
-    const isSaved = await openCase(base, domain, known, { questions: [turn.question.content] });
-    if (isSaved) toast(t("chat.caseSaved"), { undo: { label: t("chat.openEvaluation"), act: () => app.navigate(`#/domains/${encodeURIComponent(domain.id)}/evaluation`) } });
+    const [{ openCase }, { items }] = await loadAll(
+      caseParts(),
+      api("GET", `${base}/cases`),
+      loadWords("evaluation"),
+      loadStyle("/web/domain/domain.css"),
+    );
+    const existingCase = items.find((item) => item.source?.messageId === turn.view.messageId) ?? null;
+    const isSaved = await openCase(base, domain, existingCase, { questions: [turn.question.content] });
+    if (isSaved)
+      toast(t("chat.caseSaved"), {
+        undo: {
+          label: t("chat.openEvaluation"),
+          act: () => app.navigate(`#/domains/${encodeURIComponent(domain.id)}/evaluation`),
+        },
+      });
   }
 
   /** Ask what was wrong. Returns the rating to send, or null if the dialog is closed without an answer. */
   async #askReason() {
     const reason = textarea({ autofocus: true, maxlength: 2000, placeholder: t("chat.reasonPlaceholder") });
-    const actions = (close) => [button(t("chat.noReason"), { onclick: () => close({ rating: "down" }) }), button(t("chat.send"), { kind: "primary", onclick: () => close({ rating: "down", ...(reason.value.trim() ? { reason: reason.value } : {}) }) })];
-    return (await openDialog(t("chat.whatWasWrong"), { build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }), actions }).closed) ?? null;
+    const actions = (close) => [
+      button(t("chat.noReason"), { onclick: () => close({ rating: "down" }) }),
+      button(t("chat.send"), {
+        kind: "primary",
+        onclick: () => close({ rating: "down", ...(reason.value.trim() ? { reason: reason.value } : {}) }),
+      }),
+    ];
+    return (
+      (await openDialog(t("chat.whatWasWrong"), {
+        build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }),
+        actions,
+      }).closed) ?? null
+    );
   }
 
   /** Where the app of a call's server is, if its domain shows apps of this server; null otherwise. */
@@ -537,20 +666,29 @@ export class ConversationView {
 
   /** What a stored call leaves out: its server, how long it took, the delegates it made. */
   async #more(turn, call) {
-    const wantsLanes = call.name === "delegate" && !Object.values(turn.view.lanes).some((lane) => lane.parentToolCallId === call.id);
+    const wantsLanes =
+      call.name === "delegate" && !Object.values(turn.view.lanes).some((lane) => lane.parentToolCallId === call.id);
     const [{ items: calls }, children] = await Promise.all([
       api("GET", `${this.path}/tool-calls`, { query: { turnId: turn.id, limit: 500 } }),
       wantsLanes ? api("GET", `/api/turns/${encodeURIComponent(turn.id)}/children`) : { items: [] },
     ]);
-    const known = new Map(calls.map((each) => [each.toolCallId, each]));
-    const items = turn.view.items.map((each) => {
-      const found = each.kind === "call" ? known.get(each.id) : null;
-      if (!found) return each;
-      const result = each.result && { ...each.result, ref: found.ref, truncated: Boolean(found.ref) };
-      return { ...each, server: found.server, durationMs: found.durationMs, status: found.status, result, stored: false };
+    const callsById = new Map(calls.map((call) => [call.toolCallId, call]));
+    const items = turn.view.items.map((item) => {
+      const details = item.kind === "call" ? callsById.get(item.id) : null;
+      if (!details) return item;
+      const result = item.result && { ...item.result, ref: details.ref, truncated: Boolean(details.ref) };
+      return {
+        ...item,
+        server: details.server,
+        durationMs: details.durationMs,
+        status: details.status,
+        result,
+        stored: false,
+      };
     });
     const lanes = { ...turn.view.lanes };
-    for (const child of children.items) lanes[child.agent] = { agent: child.agent, parentToolCallId: child.parentToolCallId, items: laneItems(child) };
+    for (const child of children.items)
+      lanes[child.agent] = { agent: child.agent, parentToolCallId: child.parentToolCallId, items: laneItems(child) };
     turn.view = { ...turn.view, items, lanes };
     this.#touch(turn);
   }
@@ -564,26 +702,26 @@ export class ConversationView {
 
   async #loadFeedback() {
     const { items } = await api("GET", `${this.path}/feedback`).catch(() => ({ items: [] }));
-    this.feedback = new Map(items.map((each) => [each.messageId, each.rating]));
+    this.feedback = new Map(items.map((item) => [item.messageId, item.rating]));
   }
 
   #forksAt(turn) {
     const at = this.turns.indexOf(turn);
     const parent = at > 0 ? (this.turns[at - 1].view?.messageId ?? null) : this.older.hasMore ? undefined : null;
-    const forks = this.branches.filter((each) => each.parentMessageId === parent);
+    const forks = this.branches.filter((branch) => branch.parentMessageId === parent);
     if (this.branches.length < 2 || !forks.length || parent === undefined) return [];
-    const active = forks.some((each) => each.active);
+    const active = forks.some((fork) => fork.active);
     return active ? forks : [{ leaf: null, active: true }, ...forks];
   }
 
   #branchAt(turn) {
     const forks = this.#forksAt(turn);
-    return forks.length > 1 ? { at: forks.findIndex((each) => each.active) + 1, of: forks.length } : null;
+    return forks.length > 1 ? { at: forks.findIndex((fork) => fork.active) + 1, of: forks.length } : null;
   }
 
   async #switch(turn, by) {
     const forks = this.#forksAt(turn);
-    const next = forks[forks.findIndex((each) => each.active) + by];
+    const next = forks[forks.findIndex((fork) => fork.active) + by];
     if (next?.leaf) await this.activate(next.leaf);
   }
 
@@ -603,7 +741,9 @@ const nextFrame = () => new Promise((resolve) => requestAnimationFrame(resolve))
 function rangesOf(element, words) {
   const terms = words.toLowerCase().split(/\s+/).filter(Boolean);
   const ranges = [];
-  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT, (node) => (node.parentElement.closest(".question-text, .prose") ? NodeFilter.FILTER_ACCEPT : NodeFilter.FILTER_REJECT));
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT, (node) =>
+    node.parentElement.closest(".question-text, .prose") ? NodeFilter.FILTER_ACCEPT : NodeFilter.FILTER_REJECT,
+  );
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const text = node.data.toLowerCase();
     if (text.length !== node.data.length) continue;
@@ -620,25 +760,32 @@ function rangesOf(element, words) {
 }
 
 /** Return the items of a stored answer with the hits that came while it was written: these have scores and open their
- * passages, the stored ones know the headings. Searches of one step end in any order, so the query tells which is which. */
+ * passages, the stored ones know the headings. Searches of one step end in any order, so the query tells which is
+ * which. */
 function withLiveHits(items, live) {
-  const queries = new Map(items.filter((each) => each.kind === "call").map((each) => [`${each.id}:hits`, each.arguments?.query]));
+  const queries = new Map(
+    items.filter((item) => item.kind === "call").map((item) => [`${item.id}:hits`, item.arguments?.query]),
+  );
   const left = new Set(live);
-  const merged = items.map((each) => {
-    const found = each.kind === "retrieval" && [...left].find(({ source, query }) => source === "documents" && query === queries.get(each.id));
-    if (!found) return each;
-    left.delete(found);
-    const hits = found.hits.map((hit, at) => (each.hits[at]?.documentId === hit.documentId ? { headingPath: each.hits[at].headingPath, ...hit } : hit));
-    return { ...found, of: each.id.slice(0, -":hits".length), hits };
+  const merged = items.map((item) => {
+    const liveHits =
+      item.kind === "retrieval" &&
+      [...left].find(({ source, query }) => source === "documents" && query === queries.get(item.id));
+    if (!liveHits) return item;
+    left.delete(liveHits);
+    const hits = liveHits.hits.map((hit, at) =>
+      item.hits[at]?.documentId === hit.documentId ? { headingPath: item.hits[at].headingPath, ...hit } : hit,
+    );
+    return { ...liveHits, of: item.id.slice(0, -":hits".length), hits };
   });
   return [...merged, ...[...left].filter(({ source }) => source === "memory")];
 }
 
 /** Whether a turn is not to be had from the stored messages: its answer comes, or it waits to be sent or to begin. */
 function isUnderWay(turn, stored) {
-  const known = stored.find((each) => each.id === turn.id);
-  if (turn.isLive) return RUNNING.has(turn.view.status) || !known?.answer;
-  return turn.key !== null && !turn.view && !known;
+  const storedTurn = stored.find((candidate) => candidate.id === turn.id);
+  if (turn.isLive) return RUNNING.has(turn.view.status) || !storedTurn?.answer;
+  return turn.key !== null && !turn.view && !storedTurn;
 }
 
 /** Return messages as turns: a question and its answer. */
@@ -653,29 +800,48 @@ function pair(items) {
 }
 
 function imagesOf(message) {
-  return message.blocks.filter((each) => each.type === "image" && each.source?.ref).map((each) => ({ ref: each.source.ref }));
+  return message.blocks
+    .filter((block) => block.type === "image" && block.source?.ref)
+    .map((block) => ({ ref: block.source.ref }));
 }
 
 function laneItems({ messages, toolCalls }) {
-  const items = messages.filter((each) => each.role === "assistant").flatMap((each) => viewOfMessage(each).items);
-  const known = new Map(toolCalls.map((each) => [each.toolCallId, each]));
-  return items.map((each) => (known.has(each.id) ? { ...each, server: known.get(each.id).server, durationMs: known.get(each.id).durationMs, status: known.get(each.id).status, stored: false } : each));
+  const items = messages
+    .filter((message) => message.role === "assistant")
+    .flatMap((message) => viewOfMessage(message).items);
+  const callsById = new Map(toolCalls.map((call) => [call.toolCallId, call]));
+  return items.map((item) =>
+    callsById.has(item.id)
+      ? {
+          ...item,
+          server: callsById.get(item.id).server,
+          durationMs: callsById.get(item.id).durationMs,
+          status: callsById.get(item.id).status,
+          stored: false,
+        }
+      : item,
+  );
 }
 
 /** Return an answer as Markdown with its sources; cited rows are tables. */
-export function markdownOf(view) {
+function markdownOf(view) {
   const text = view.text ?? textOf(view);
   if (!view.references.length) return `${text.trim()}\n`;
-  return `${text.trim()}\n\n## ${t("chat.sourcesHeading")}\n\n${view.references.map((each) => sourceMarkdown(each, view)).join("\n")}\n`;
+  return `${text.trim()}\n\n## ${t("chat.sourcesHeading")}\n\n${view.references.map((reference) => sourceMarkdown(reference, view)).join("\n")}\n`;
 }
 
-function sourceMarkdown(each, view) {
-  const place = [each.page && t("chat.page", { page: each.page }), headingOf(each, view), each.table && each.cells].filter(Boolean);
-  const address = each.sourceUri ? ` <${each.sourceUri.replace(/[\s<>\\`]/gu, encodeURIComponent)}>` : "";
-  const begin = `${each.number}. ${[each.documentName, ...place].join(", ")}${address}:${each.scanned ? ` (${t(each.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")})` : ""}`;
-  if (!each.table?.rows?.length) return `${begin} “${each.citedText.replace(/\s+/g, " ").trim()}”`;
-  const { header, rows } = each.table;
+function sourceMarkdown(reference, view) {
+  const place = [
+    reference.page && t("chat.page", { page: reference.page }),
+    headingOf(reference, view),
+    reference.table && reference.cells,
+  ].filter(Boolean);
+  const address = reference.sourceUri ? ` <${reference.sourceUri.replace(/[\s<>\\`]/gu, encodeURIComponent)}>` : "";
+  const begin = `${reference.number}. ${[reference.documentName, ...place].join(", ")}${address}:${reference.scanned ? ` (${t(reference.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")})` : ""}`;
+  if (!reference.table?.rows?.length) return `${begin} “${reference.citedText.replace(/\s+/g, " ").trim()}”`;
+  const { header, rows } = reference.table;
   const width = Math.max(header?.length ?? 0, ...rows.map((row) => row.length));
-  const line = (cells) => `   | ${Array.from({ length: width }, (_, at) => (cells[at] ?? "").replaceAll("|", "\\|").replace(/\s+/g, " ")).join(" | ")} |`;
+  const line = (cells) =>
+    `   | ${Array.from({ length: width }, (_, at) => (cells[at] ?? "").replaceAll("|", "\\|").replace(/\s+/g, " ")).join(" | ")} |`;
   return [begin, "", line(header ?? []), `   |${" --- |".repeat(width)}`, ...rows.map(line), ""].join("\n");
 }

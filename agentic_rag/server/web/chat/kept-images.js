@@ -1,5 +1,5 @@
-// Images that are not sent yet. They are too large for where drafts are, so that a database of the browser's keeps them;
-// a draft says under which keys there are any, and this module is loaded for those alone.
+// Images that are not sent yet. They are too large for where drafts are, so that a database of the browser's keeps
+// them; a draft says under which keys there are any, and this module is loaded for those alone.
 
 import { draft, IMAGES } from "../drafts.js";
 
@@ -8,7 +8,7 @@ const STORE = "images";
 const flag = (key) => draft(`images:${key}`);
 
 /** Whether images are kept under a key. */
-export const areKept = (key) => Boolean(flag(key).read());
+const areKept = (key) => Boolean(flag(key).read());
 
 /** Resolve to the images of a key; none where the browser has lost them. */
 export async function readImages(key) {
@@ -20,7 +20,9 @@ export async function readImages(key) {
 export async function writeImages(key, images) {
   if (!images.length && !areKept(key)) return;
   flag(key).write(images.length || null);
-  await inStore("readwrite", (store) => (images.length ? store.put(images, key) : store.delete(key))).catch(() => flag(key).clear());
+  await inStore("readwrite", (store) => (images.length ? store.put(images, key) : store.delete(key))).catch(() =>
+    flag(key).clear(),
+  );
 }
 
 async function inStore(mode, act) {

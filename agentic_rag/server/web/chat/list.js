@@ -21,21 +21,78 @@ function stateOf(record) {
   return record.outcome === "failed" ? ["bad", "alert", "chat.isFailed"] : null;
 }
 
+/** The ids of conversations that are deleted once their toast has gone; kept for a reader who leaves the chat and comes
+ * back before. */
+const hidden = new Set();
+
 const timeOf = (record) => record.lastMessageAt ?? record.updatedAt;
 
 export class ConversationList {
   /** `desk`: `{app, begin(), chooseDomain(id), onDeleted(id), onRenamed(id, title), onState(record)}`. */
   constructor(desk) {
-    Object.assign(this, { desk, items: [], folders: [], page: 0, hasMore: false, current: null, status: "active", hidden: new Set(), asked: 0, changes: 0, found: null });
+    Object.assign(this, {
+      desk,
+      items: [],
+      folders: [],
+      page: 0,
+      hasMore: false,
+      current: null,
+      status: "active",
+      hidden,
+      asked: 0,
+      changes: 0,
+      found: null,
+    });
     this.choice = select([], { "aria-label": t("chat.domain"), onchange: () => desk.chooseDomain(this.choice.value) });
     this.only = h("p", { class: "chat-list-domain clip", dir: "auto" });
-    this.search = h("input", { type: "search", autocomplete: "off", maxlength: 200, placeholder: t("chat.search"), "aria-label": t("chat.search"), "data-search": "", oninput: debounce(200, () => this.#searchOrList()) });
-    this.archived = button(t("chat.archived"), { kind: "quiet", icon: "archive", class: "button button-quiet button-small", "aria-pressed": "false", onclick: () => this.#toggleArchived() });
+    this.search = h("input", {
+      type: "search",
+      autocomplete: "off",
+      maxlength: 200,
+      placeholder: t("chat.search"),
+      "aria-label": t("chat.search"),
+      "data-search": "",
+      oninput: debounce(200, () => this.#searchOrList()),
+    });
+    this.archived = button(t("chat.archived"), {
+      kind: "quiet",
+      icon: "archive",
+      class: "button button-quiet button-small",
+      "aria-pressed": "false",
+      onclick: () => this.#toggleArchived(),
+    });
     this.list = h("div", { class: "conversations" });
     this.sentinel = h("div", { class: "older" });
     this.frame = h("div", { class: "conversations-frame" }, this.list, this.sentinel);
-    this.element = h("div", { class: "chat-list" }, h("div", { class: "chat-list-head" }, this.only, this.choice, button(t("chat.new"), { kind: "quiet", icon: "compose", class: "button button-quiet chat-list-act", onclick: () => desk.begin() }), h("label", { class: "chat-list-act chat-search" }, icon("search"), this.search, h("kbd", { "aria-hidden": "true" }, "/"))), this.frame, h("div", { class: "chat-list-foot" }, this.archived));
-    this.end = new IntersectionObserver(([entry]) => entry.isIntersecting && this.hasMore && !this.found && this.#more(), { root: this.frame, rootMargin: "200px" });
+    this.element = h(
+      "div",
+      { class: "chat-list" },
+      h(
+        "div",
+        { class: "chat-list-head" },
+        this.only,
+        this.choice,
+        button(t("chat.new"), {
+          kind: "quiet",
+          icon: "compose",
+          class: "button button-quiet chat-list-act",
+          onclick: () => desk.begin(),
+        }),
+        h(
+          "label",
+          { class: "chat-list-act chat-search" },
+          icon("search"),
+          this.search,
+          h("kbd", { "aria-hidden": "true" }, "/"),
+        ),
+      ),
+      this.frame,
+      h("div", { class: "chat-list-foot" }, this.archived),
+    );
+    this.end = new IntersectionObserver(
+      ([entry]) => entry.isIntersecting && this.hasMore && !this.found && this.#more(),
+      { root: this.frame, rootMargin: "200px" },
+    );
     this.end.observe(this.sentinel);
     this.wake = () => !document.hidden && this.#look();
     document.addEventListener("visibilitychange", this.wake);
@@ -50,7 +107,10 @@ export class ConversationList {
   }
 
   showDomains(domains, current) {
-    replace(this.choice, domains.map((each) => h("option", { value: each.id }, each.name)));
+    replace(
+      this.choice,
+      domains.map((domain) => h("option", { value: domain.id }, domain.name)),
+    );
     this.choice.value = current ?? "";
     this.choice.hidden = domains.length < 2;
     this.only.hidden = domains.length > 1;
@@ -66,24 +126,36 @@ export class ConversationList {
   }
 
   #ask(page, pageSize) {
-    const query = { domainId: this.domain, status: this.status, page, pageSize, sortBy: "lastMessageAt", sortOrder: "desc", pinnedFirst: true };
+    const query = {
+      domainId: this.domain,
+      status: this.status,
+      page,
+      pageSize,
+      sortBy: "lastMessageAt",
+      sortOrder: "desc",
+      pinnedFirst: true,
+    };
     return api("GET", "/api/conversations", { query });
   }
 
   async #askFolders() {
-    return (await api("GET", "/api/conversation-folders", { query: { domainId: this.domain, status: this.status } })).items;
+    return (await api("GET", "/api/conversation-folders", { query: { domainId: this.domain, status: this.status } }))
+      .items;
   }
 
   async #more(isFirst = false) {
     const asked = (this.asked += 1);
     try {
-      const [{ items, hasMore }, folders] = await Promise.all([this.#ask(this.page + 1, PAGE), isFirst ? this.#askFolders() : this.folders]);
+      const [{ items, hasMore }, folders] = await Promise.all([
+        this.#ask(this.page + 1, PAGE),
+        isFirst ? this.#askFolders() : this.folders,
+      ]);
       if (asked !== this.asked) return;
       this.folders = folders;
       this.page += 1;
       this.hasMore = hasMore;
-      const known = new Set(isFirst ? [] : this.items.map((each) => each.id));
-      this.items = [...(isFirst ? [] : this.items), ...items.filter((each) => !known.has(each.id))];
+      const shownIds = new Set(isFirst ? [] : this.items.map((record) => record.id));
+      this.items = [...(isFirst ? [] : this.items), ...items.filter((record) => !shownIds.has(record.id))];
       this.#draw();
       this.#plan();
       this.end.unobserve(this.sentinel); // closed folders may leave the end in view: observing it again asks for the next page
@@ -101,8 +173,8 @@ export class ConversationList {
   }
 
   #setOpen(name, isOpen) {
-    const existing = new Set(this.folders.map((each) => each.name));
-    const others = (this.opened.read() ?? []).filter((each) => each !== name && existing.has(each));
+    const existing = new Set(this.folders.map((folder) => folder.name));
+    const others = (this.opened.read() ?? []).filter((folder) => folder !== name && existing.has(folder));
     this.opened.write(isOpen ? [...others, name] : others.length ? others : null);
   }
 
@@ -110,13 +182,13 @@ export class ConversationList {
   async #fill(name) {
     const { domain, status } = this;
     for (let page = 1; page <= FOLDER_PAGES; page += 1) {
-      const count = this.folders.find((each) => each.name === name)?.count ?? 0;
-      if (this.items.filter((each) => each.folder === name).length >= count) return;
+      const count = this.folders.find((folder) => folder.name === name)?.count ?? 0;
+      if (this.items.filter((record) => record.folder === name).length >= count) return;
       const query = { domainId: domain, status, folder: name, page, pageSize: MOST, sortBy: "lastMessageAt" };
       const { items, hasMore } = await api("GET", "/api/conversations", { query });
       if (this.isLeft || domain !== this.domain || status !== this.status) return;
-      const known = new Set(this.items.map((each) => each.id));
-      this.items.push(...items.filter((each) => !known.has(each.id)));
+      const shownIds = new Set(this.items.map((record) => record.id));
+      this.items.push(...items.filter((record) => !shownIds.has(record.id)));
       this.#drawFresh();
       if (!hasMore) return;
     }
@@ -138,7 +210,12 @@ export class ConversationList {
   moveToFolder(record) {
     const names = this.#folderNames();
     const name = field(t("chat.folderName"), input({ maxlength: MAX_FOLDER }));
-    const choice = field(t("chat.folder"), select([...names.map((each) => [each, each]), ["", t("chat.newFolder")]], { value: record.folder ?? names[0] ?? "" }));
+    const choice = field(
+      t("chat.folder"),
+      select([...names.map((name) => [name, name]), ["", t("chat.newFolder")]], {
+        value: record.folder ?? names[0] ?? "",
+      }),
+    );
     const show = () => (name.hidden = choice.control.value !== "");
     choice.control.addEventListener("change", () => {
       show();
@@ -153,8 +230,20 @@ export class ConversationList {
       close(true);
       this.#focusMenu(record);
     };
-    const dialog = openDialog(t("chat.toFolder"), { build: () => [choice, name], actions: (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("chat.move"), { kind: "primary", onclick: save(close) })] });
-    name.control.addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && dialog.element.querySelector(".dialog-foot .button-primary").click());
+    const dialog = openDialog(t("chat.toFolder"), {
+      build: () => [choice, name],
+      actions: (close) => [
+        button(t("shell.cancel"), { onclick: () => close() }),
+        button(t("chat.move"), { kind: "primary", onclick: save(close) }),
+      ],
+    });
+    name.control.addEventListener(
+      "keydown",
+      (event) =>
+        event.key === "Enter" &&
+        !event.isComposing &&
+        dialog.element.querySelector(".dialog-foot .button-primary").click(),
+    );
     (names.length ? choice : name).control.focus();
   }
 
@@ -172,9 +261,11 @@ export class ConversationList {
   }
 
   #folderNames() {
-    const names = new Set([...this.folders, ...this.items.map((each) => ({ name: each.folder }))].map((each) => each.name));
+    const names = new Set(
+      [...this.folders, ...this.items.map((record) => ({ name: record.folder }))].map((folder) => folder.name),
+    );
     names.delete(undefined);
-    return [...names].sort((one, other) => one.localeCompare(other, undefined, { numeric: true }));
+    return [...names].sort((first, second) => first.localeCompare(second, undefined, { numeric: true }));
   }
 
   // What happens in conversations that are not open, or in another tab
@@ -182,7 +273,7 @@ export class ConversationList {
   #plan() {
     clearTimeout(this.timer);
     if (this.isLeft) return;
-    const isBusy = this.isHasty || this.items.some((each) => each.turn);
+    const isBusy = this.isHasty || this.items.some((record) => record.turn);
     this.isHasty = false;
     this.timer = setTimeout(() => this.#look(), isBusy ? BUSY_MS : QUIET_MS);
   }
@@ -197,16 +288,22 @@ export class ConversationList {
     if (this.isLeft || document.hidden) return;
     const { asked, changes } = this;
     try {
-      const [{ items }, folders] = await Promise.all([this.#ask(1, Math.min(MOST, Math.max(PAGE, this.items.length))), this.#askFolders()]);
+      const [{ items }, folders] = await Promise.all([
+        this.#ask(1, Math.min(MOST, Math.max(PAGE, this.items.length))),
+        this.#askFolders(),
+      ]);
       if (asked !== this.asked || changes !== this.changes || this.isLeft) return this.#plan(); // the answer is older than the list
       this.folders = folders;
-      const known = new Set(items.map((each) => each.id));
+      const loadedIds = new Set(items.map((record) => record.id));
       const last = items.at(-1);
-      const isBelow = (each) => last && !each.pinned && (timeOf(each) < timeOf(last) || !each.lastMessageAt);
-      const rest = items.length < MOST && items.length < this.items.length ? [] : this.items.filter((each) => !known.has(each.id) && isBelow(each));
+      const isBelow = (record) => last && !record.pinned && (timeOf(record) < timeOf(last) || !record.lastMessageAt);
+      const rest =
+        items.length < MOST && items.length < this.items.length
+          ? []
+          : this.items.filter((record) => !loadedIds.has(record.id) && isBelow(record));
       this.items = [...items, ...rest];
       this.#drawFresh();
-      for (const each of items) if (each.id === this.current) this.desk.onState(each);
+      for (const record of items) if (record.id === this.current) this.desk.onState(record);
     } catch (error) {
       if (!error?.code) console.error(error);
     }
@@ -222,40 +319,40 @@ export class ConversationList {
   }
 
   setTitle(conversationId, title) {
-    const found = this.items.find((each) => each.id === conversationId);
-    if (!found) return void this.reload();
+    const record = this.items.find((record) => record.id === conversationId);
+    if (!record) return void this.reload();
     this.changes += 1;
-    found.title = title;
+    record.title = title;
     this.#draw();
   }
 
   /** Show that a turn of a conversation began or ended; `outcome` tells how it ended. */
   setTurn(conversationId, isRunning, outcome = null) {
-    const found = this.items.find((each) => each.id === conversationId);
-    if (!found) return;
+    const record = this.items.find((record) => record.id === conversationId);
+    if (!record) return;
     this.changes += 1;
-    if (Boolean(found.turn) !== isRunning) {
-      found.turn = isRunning ? { status: "running" } : null;
-      found.lastMessageAt = new Date().toISOString();
-      this.items = [found, ...this.items.filter((each) => each !== found)];
+    if (Boolean(record.turn) !== isRunning) {
+      record.turn = isRunning ? { status: "running" } : null;
+      record.lastMessageAt = new Date().toISOString();
+      this.items = [record, ...this.items.filter((listed) => listed !== record)];
     }
-    if (!isRunning && outcome) found.outcome = outcome;
+    if (!isRunning && outcome) record.outcome = outcome;
     this.#draw();
     this.#plan();
   }
 
-  /** Show that a turn waits for a person, or goes on. */
+  /** Show that a turn waits for a person, or continues. */
   setWaiting(conversationId, isWaiting) {
-    const found = this.items.find((each) => each.id === conversationId);
-    if (!found?.turn) return;
+    const record = this.items.find((record) => record.id === conversationId);
+    if (!record?.turn) return;
     this.changes += 1;
-    found.turn = { ...found.turn, status: isWaiting ? "waiting" : "running" };
+    record.turn = { ...record.turn, status: isWaiting ? "waiting" : "running" };
     this.#draw();
   }
 
   add(record) {
     this.changes += 1;
-    this.items = [record, ...this.items.filter((each) => each.id !== record.id)];
+    this.items = [record, ...this.items.filter((listed) => listed.id !== record.id)];
     this.#draw();
   }
 
@@ -275,7 +372,9 @@ export class ConversationList {
       return this.#draw();
     }
     try {
-      const { items, hasMore } = await api("GET", "/api/conversation-search", { query: { q, domainId: this.domain, limit: 50 } });
+      const { items, hasMore } = await api("GET", "/api/conversation-search", {
+        query: { q, domainId: this.domain, limit: 50 },
+      });
       if (asked !== this.searched) return;
       this.found = { q, items, hasMore };
       this.#draw();
@@ -286,14 +385,38 @@ export class ConversationList {
 
   #drawFound() {
     const { q, items, hasMore } = this.found;
-    const there = items.filter((each) => !this.hidden.has(each.conversation.id));
-    const shown = there.filter((each) => each.conversation.status === this.status);
+    // the list follows what becomes of a conversation, an answer of the search does not
+    const current = (hit) => ({
+      ...hit,
+      conversation: this.items.find(({ id }) => id === hit.conversation.id) ?? hit.conversation,
+    });
+    const there = items.filter((hit) => !this.hidden.has(hit.conversation.id)).map(current);
+    const shown = there.filter((hit) => hit.conversation.status === this.status);
     const others = there.length - shown.length;
-    const count = hasMore ? t("chat.foundMany", { count: shown.length }) : t("chat.foundCount", { count: shown.length });
+    const count = hasMore
+      ? t("chat.foundMany", { count: shown.length })
+      : t("chat.foundCount", { count: shown.length });
     const otherWords = this.status === "active" ? "chat.foundArchived" : "chat.foundActive";
-    const heads = shown.length ? h("h2", { class: "conversations-head" }, count) : h("p", { class: "faint small conversations-none" }, t("chat.noneFound"));
-    const more = others > 0 && button(t(otherWords, { count: others }), { kind: "quiet", class: "button button-quiet button-small", onclick: () => this.#toggleArchived() });
-    replace(this.list, heads, h("ul", { class: "conversations-group" }, shown.map((each) => this.#line(each.conversation, { ...each, q }))), more);
+    const heads = shown.length
+      ? h("h2", { class: "conversations-head" }, count)
+      : h("p", { class: "faint small conversations-none" }, t("chat.noneFound"));
+    const otherStatus =
+      others > 0 &&
+      button(t(otherWords, { count: others }), {
+        kind: "quiet",
+        class: "button button-quiet button-small",
+        onclick: () => this.#toggleArchived(),
+      });
+    replace(
+      this.list,
+      heads,
+      h(
+        "ul",
+        { class: "conversations-group" },
+        shown.map((hit) => this.#line(hit.conversation, { ...hit, q })),
+      ),
+      otherStatus,
+    );
   }
 
   // Drawing
@@ -311,64 +434,125 @@ export class ConversationList {
 
   #draw() {
     const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
-    const place = focused && { id: focused.closest(".conversation")?.dataset.id, isLink: focused.matches("a"), folder: focused.dataset.folder };
+    const place = focused && {
+      id: focused.closest(".conversation")?.dataset.id,
+      isLink: focused.matches("a"),
+      folder: focused.dataset.folder,
+    };
     this.drawn = this.#state();
     if (this.found) this.#drawFound();
     else this.#drawGroups();
     this.mark(this.current);
-    if (place?.folder) this.list.querySelector(`[data-folder="${CSS.escape(place.folder)}"]`)?.focus({ preventScroll: true });
-    if (place?.id) this.list.querySelector(`[data-id="${CSS.escape(place.id)}"] ${place.isLink ? "a" : ".menu-place > button"}`)?.focus({ preventScroll: true });
+    if (place?.folder)
+      this.list.querySelector(`[data-folder="${CSS.escape(place.folder)}"]`)?.focus({ preventScroll: true });
+    if (place?.id)
+      this.list
+        .querySelector(`[data-id="${CSS.escape(place.id)}"] ${place.isLink ? "a" : ".menu-place > button"}`)
+        ?.focus({ preventScroll: true });
   }
 
   #drawGroups() {
-    const shown = this.items.filter((each) => !this.hidden.has(each.id) && (each.id === this.current || !isUnused(each)));
+    const shown = this.items.filter(
+      (record) => !this.hidden.has(record.id) && (record.id === this.current || !isUnused(record)),
+    );
     const folders = this.#drawFolders(shown);
-    if (!shown.length && !folders.length) return void replace(this.list, h("p", { class: "faint small conversations-none" }, t(this.status === "archived" ? "chat.noneArchived" : "chat.noneYet")));
+    if (!shown.length && !folders.length)
+      return void replace(
+        this.list,
+        h(
+          "p",
+          { class: "faint small conversations-none" },
+          t(this.status === "archived" ? "chat.noneArchived" : "chat.noneYet"),
+        ),
+      );
     const groups = new Map();
     for (const record of shown) {
       if (record.folder && !record.pinned) continue;
       const name = record.pinned ? "chat.group.pinned" : groupOf(timeOf(record));
       groups.set(name, [...(groups.get(name) ?? []), record]);
     }
-    const made = [...groups].map(([name, records]) => [h("h2", { class: "conversations-head" }, t(name)), h("ul", { class: "conversations-group" }, records.map((each) => this.#line(each)))]);
-    made.splice(groups.has("chat.group.pinned") ? 1 : 0, 0, folders);
-    replace(this.list, made);
+    const sections = [...groups].map(([name, records]) => [
+      h("h2", { class: "conversations-head" }, t(name)),
+      h(
+        "ul",
+        { class: "conversations-group" },
+        records.map((record) => this.#line(record)),
+      ),
+    ]);
+    sections.splice(groups.has("chat.group.pinned") ? 1 : 0, 0, folders);
+    replace(this.list, sections);
   }
 
   /** Return the groups of the folders. Pinned conversations stand above them, and do not count. */
   #drawFolders(shown) {
-    const made = [];
+    const sections = [];
     for (const name of this.#folderNames()) {
-      const records = shown.filter((each) => each.folder === name && !each.pinned).sort((one, other) => (timeOf(one) < timeOf(other) ? 1 : -1));
-      const elsewhere = this.items.filter((each) => each.folder === name && (each.pinned || this.hidden.has(each.id))).length;
-      const count = Math.max(records.length, (this.folders.find((each) => each.name === name)?.count ?? 0) - elsewhere);
+      const records = shown
+        .filter((record) => record.folder === name && !record.pinned)
+        .sort((first, second) => (timeOf(first) < timeOf(second) ? 1 : -1));
+      const elsewhere = this.items.filter(
+        (record) => record.folder === name && (record.pinned || this.hidden.has(record.id)),
+      ).length;
+      const count = Math.max(
+        records.length,
+        (this.folders.find((folder) => folder.name === name)?.count ?? 0) - elsewhere,
+      );
       if (count <= 0) continue;
       const isOpen = this.#isOpen(name);
-      const state = !isOpen && (records.map(stateOf).find((each) => each?.[0] === "wait") ?? records.map(stateOf).find((each) => each?.[0] === "run"));
-      const list = h("ul", { class: "conversations-group", id: `folder-${made.length}`, hidden: !isOpen }, records.map((each) => this.#line(each)));
+      const state =
+        !isOpen &&
+        (records.map(stateOf).find((shownState) => shownState?.[0] === "wait") ??
+          records.map(stateOf).find((shownState) => shownState?.[0] === "run"));
+      const list = h(
+        "ul",
+        { class: "conversations-group", id: `folder-${sections.length}`, hidden: !isOpen },
+        records.map((record) => this.#line(record)),
+      );
       const words = [t("chat.foundCount", { count }), state && t(state[2])].filter(Boolean).join(", ");
       const toggle = h(
         "button",
-        { type: "button", class: "folder-toggle", "aria-expanded": String(isOpen), "aria-controls": list.id, dataset: { folder: name }, onclick: () => this.#toggleFolder(name) },
+        {
+          type: "button",
+          class: "folder-toggle",
+          "aria-expanded": String(isOpen),
+          "aria-controls": list.id,
+          dataset: { folder: name },
+          onclick: () => this.#toggleFolder(name),
+        },
         icon(isOpen ? "down" : "right", 14),
         h("span", { class: "clip folder-name", dir: "auto", title: name }, name),
         h("span", { class: "visually-hidden" }, words),
-        state && h("span", { class: `conversation-${state[0]} folder-state` }, state[1] ? icon(state[1], 13) : h("span", { class: "spinner" })),
+        state &&
+          h(
+            "span",
+            { class: `conversation-${state[0]} folder-state` },
+            state[1] ? icon(state[1], 13) : h("span", { class: "spinner" }),
+          ),
         h("span", { class: "folder-count", "aria-hidden": "true" }, count),
       );
-      made.push([h("h2", { class: "conversations-head" }, toggle), list]);
+      sections.push([h("h2", { class: "conversations-head" }, toggle), list]);
     }
-    return made;
+    return sections;
   }
 
   #line(record, hit = null) {
     const title = record.title || t("chat.untitled");
     const items = () => [
-      record.status !== "archived" && { label: t(record.pinned ? "chat.unpin" : "chat.pin"), icon: "pin", act: () => this.#pin(record, !record.pinned) },
+      record.status !== "archived" && {
+        label: t(record.pinned ? "chat.unpin" : "chat.pin"),
+        icon: "pin",
+        act: () => this.#pin(record, !record.pinned),
+      },
       { label: t("chat.rename"), icon: "edit", act: () => this.rename(record) },
       { label: t("chat.toFolder"), icon: "domain", act: () => this.moveToFolder(record) },
-      record.folder && { label: t("chat.outOfFolder"), icon: "minus", act: () => this.#setFolder(record, null).then(() => this.#focusMenu(record)) },
-      record.status === "archived" ? { label: t("chat.unarchive"), icon: "archive", act: () => this.#setStatus(record, "active") } : { label: t("chat.archive"), icon: "archive", act: () => this.#setStatus(record, "archived") },
+      record.folder && {
+        label: t("chat.outOfFolder"),
+        icon: "minus",
+        act: () => this.#setFolder(record, null).then(() => this.#focusMenu(record)),
+      },
+      record.status === "archived"
+        ? { label: t("chat.unarchive"), icon: "archive", act: () => this.#setStatus(record, "active") }
+        : { label: t("chat.archive"), icon: "archive", act: () => this.#setStatus(record, "archived") },
       null,
       { label: t("chat.delete"), icon: "trash", danger: true, act: () => this.delete(record) },
     ];
@@ -377,43 +561,95 @@ export class ConversationList {
     const place = hit ? `?${new URLSearchParams({ ...(hit.message ? { at: hit.message.id } : {}), find: hit.q })}` : "";
     const link = h(
       "a",
-      { href: `#/chat/${record.domainId}/${record.id}${place}`, dataset: { id: record.id }, class: "conversation-link" },
-      h("span", { class: "clip conversation-title", dir: "auto" }, hit && record.title ? marked(title, hit.titleMarks) : title),
+      {
+        href: `#/chat/${record.domainId}/${record.id}${place}`,
+        dataset: { id: record.id },
+        class: "conversation-link",
+      },
+      h(
+        "span",
+        { class: "clip conversation-title", dir: "auto" },
+        hit && record.title ? marked(title, hit.titleMarks) : title,
+      ),
       h("time", { class: "conversation-time", datetime: at, title: formatDate(at) }, formatDay(at)),
-      state && h("span", { class: `conversation-state conversation-${state[0]}` }, state[1] ? icon(state[1], 13) : h("span", { class: "spinner" }), t(state[2])),
-      (hit || record.pinned) && record.folder && h("span", { class: "conversation-folder" }, icon("domain", 12), h("span", { class: "visually-hidden" }, t("chat.folder"), ": "), h("span", { class: "clip", dir: "auto" }, record.folder)),
+      state &&
+        h(
+          "span",
+          { class: `conversation-state conversation-${state[0]}` },
+          state[1] ? icon(state[1], 13) : h("span", { class: "spinner" }),
+          t(state[2]),
+        ),
+      (hit || record.pinned) &&
+        record.folder &&
+        h(
+          "span",
+          { class: "conversation-folder" },
+          icon("domain", 12),
+          h("span", { class: "visually-hidden" }, t("chat.folder"), ": "),
+          h("span", { class: "clip", dir: "auto" }, record.folder),
+        ),
       hit && this.#hitLine(hit),
     );
-    return h("li", { class: "conversation", dataset: { id: record.id } }, link, menu(t("chat.menuOf", { title }), items));
+    return h(
+      "li",
+      { class: "conversation", dataset: { id: record.id } },
+      link,
+      menu(t("chat.menuOf", { title }), items),
+    );
   }
 
   #hitLine({ message, count }) {
     if (!message) return null;
-    const more = count > 1 && h("span", { class: "conversation-more" }, t("chat.foundMore", { count: count - 1 }));
+    const moreHits = count > 1 && h("span", { class: "conversation-more" }, t("chat.foundMore", { count: count - 1 }));
     const { text, marks } = message.excerpt;
-    return h("span", { class: "conversation-hit" }, h("b", {}, t(message.role === "user" ? "chat.hitYou" : "chat.hitAnswer")), " ", h("span", { dir: "auto" }, marked(text, marks)), more && " ", more);
+    return h(
+      "span",
+      { class: "conversation-hit" },
+      h("b", {}, t(message.role === "user" ? "chat.hitYou" : "chat.hitAnswer")),
+      " ",
+      h("span", { dir: "auto" }, marked(text, marks)),
+      moreHits && " ",
+      moreHits,
+    );
   }
 
-  // What one does
+  // Actions
 
   rename(record) {
     const name = field(t("chat.title"), input({ value: record.title, maxlength: 200 }));
     const save = (close) => async () => {
-      const changed = await api("PATCH", `/api/conversations/${record.id}`, { body: { title: name.control.value.trim() } });
+      const changed = await api("PATCH", `/api/conversations/${record.id}`, {
+        body: { title: name.control.value.trim() },
+      });
       this.#take(changed);
       this.desk.onRenamed(record.id, changed.title);
       close(true);
     };
-    const dialog = openDialog(t("chat.rename"), { build: () => name, actions: (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("chat.save"), { kind: "primary", onclick: save(close) })] });
-    name.control.addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && dialog.element.querySelector(".dialog-foot .button-primary").click());
+    const dialog = openDialog(t("chat.rename"), {
+      build: () => name,
+      actions: (close) => [
+        button(t("shell.cancel"), { onclick: () => close() }),
+        button(t("chat.save"), { kind: "primary", onclick: save(close) }),
+      ],
+    });
+    name.control.addEventListener(
+      "keydown",
+      (event) =>
+        event.key === "Enter" &&
+        !event.isComposing &&
+        dialog.element.querySelector(".dialog-foot .button-primary").click(),
+    );
     name.control.select();
   }
 
-  /** Show a conversation as the server has it now, wherever it stands in the list. */
+  /** Show a conversation as the server returned it, in the list and in search results. */
   #take(changed) {
     this.changes += 1;
-    this.items = this.items.map((each) => (each.id === changed.id ? changed : each));
-    if (this.found) this.found.items = this.found.items.map((each) => (each.conversation.id === changed.id ? { ...each, conversation: changed, titleMarks: [] } : each));
+    this.items = this.items.map((record) => (record.id === changed.id ? changed : record));
+    if (this.found)
+      this.found.items = this.found.items.map((hit) =>
+        hit.conversation.id === changed.id ? { ...hit, conversation: changed, titleMarks: [] } : hit,
+      );
     this.#draw();
   }
 
@@ -423,21 +659,29 @@ export class ConversationList {
 
   #takeAndSort(changed) {
     this.#take(changed);
-    this.items = [...this.items.filter((each) => each.pinned), ...this.items.filter((each) => !each.pinned)].sort((one, other) => Number(other.pinned ?? false) - Number(one.pinned ?? false) || (timeOf(one) < timeOf(other) ? 1 : -1));
+    this.items = [
+      ...this.items.filter((record) => record.pinned),
+      ...this.items.filter((record) => !record.pinned),
+    ].sort(
+      (first, second) =>
+        Number(second.pinned ?? false) - Number(first.pinned ?? false) || (timeOf(first) < timeOf(second) ? 1 : -1),
+    );
     this.#draw();
   }
 
   async #setStatus(record, status) {
     const changed = await api("PATCH", `/api/conversations/${record.id}`, { body: { status } });
     this.changes += 1;
-    this.items = this.items.filter((each) => each.id !== record.id);
+    this.items = this.items.filter((listed) => listed.id !== record.id);
     this.#take(changed);
     this.#countFolders().catch(toastError);
     const back = async () => {
       await api("PATCH", `/api/conversations/${record.id}`, { body: { status: record.status } });
       await this.reload();
     };
-    toast(t(status === "archived" ? "chat.wasArchived" : "chat.wasUnarchived"), { undo: { act: () => back().catch(toastError) } });
+    toast(t(status === "archived" ? "chat.wasArchived" : "chat.wasUnarchived"), {
+      undo: { act: () => back().catch(toastError) },
+    });
   }
 
   delete(record) {
@@ -446,10 +690,14 @@ export class ConversationList {
     if (record.id === this.current) this.desk.onDeleted(record.id);
     doLater(t("chat.wasDeleted", { title: record.title || t("chat.untitled") }), {
       act: async () => {
-        await fetch(below(`/api/conversations/${record.id}`), { method: "DELETE", headers: { "X-Requested-With": "console" }, keepalive: true }).then((answer) => {
+        await fetch(below(`/api/conversations/${record.id}`), {
+          method: "DELETE",
+          headers: { "X-Requested-With": "console" },
+          keepalive: true,
+        }).then((answer) => {
           if (!answer.ok && answer.status !== 404) throw new Error(`delete: ${answer.status}`);
         });
-        this.items = this.items.filter((each) => each.id !== record.id);
+        this.items = this.items.filter((listed) => listed.id !== record.id);
         if (record.folder && !this.isLeft) await this.#countFolders();
       },
       undo: () => {
@@ -460,8 +708,8 @@ export class ConversationList {
   }
 }
 
-/** Return whether nothing was said in a conversation yet. The page makes one when a file is attached to a first question,
- * and the question may never be sent. */
+/** Return whether nothing was said in a conversation yet. The page makes one when a file is attached to a first
+ * question, and the question may never be sent. */
 const isUnused = ({ title, lastMessageAt, turn }) => !title && !lastMessageAt && !turn;
 
 /** Return the group of a time: its words' key. */

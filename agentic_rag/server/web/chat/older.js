@@ -1,4 +1,4 @@
-// Older messages: they come as one scrolls up, and what one reads stays where it is.
+// Older messages are loaded while a person scrolls up, and the visible ones keep their place.
 
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
@@ -8,18 +8,22 @@ const SETTLING = 6;
 const AHEAD = "600px 0px 0px";
 
 export class OlderMessages {
-  /** `frame`: what scrolls; `list`: holds the turns. `load()` resolves to a page before the first message, `{hasMore, …}`;
+  /** `frame`: what scrolls; `list`: holds the turns. `load()` resolves to a page before the first message, `{hasMore,
+   * …}`;
    * `put(page)` puts it into the list. */
   constructor({ frame, list, load, put }) {
     Object.assign(this, { frame, list, load, put, hasMore: false, begun: 0, loading: false });
     this.mark = h("div", { class: "older" });
-    this.problem = h("div", { class: "older-problem small", role: "status", hidden: true });
+    this.problem = h("div", { class: "small", role: "status", hidden: true });
     this.element = h("div", {}, this.mark, this.problem);
     // several of a frame's changes may come at once: the last one says how it is
-    this.observer = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#next(), { root: frame, rootMargin: AHEAD });
+    this.observer = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#next(), {
+      root: frame,
+      rootMargin: AHEAD,
+    });
   }
 
-  /** The list is another by now: what is being loaded for the one before is dropped. */
+  /** Begin with another list. A page that is being loaded for the previous one is dropped. */
   begin(hasMore) {
     this.begun += 1;
     this.#rest(hasMore);
@@ -45,12 +49,19 @@ export class OlderMessages {
       if (!error.code) console.error(error);
       this.#setLoading(false);
       const words = error.code ? error.message : t("shell.failed");
-      replace(this.problem, t("chat.olderFailed"), " ", words, " ", button(t("shell.tryAgain"), { icon: "retry", class: "button button-small", onclick: () => this.#next() }));
+      replace(
+        this.problem,
+        t("chat.olderFailed"),
+        " ",
+        words,
+        " ",
+        button(t("shell.tryAgain"), { icon: "retry", class: "button button-small", onclick: () => this.#next() }),
+      );
       this.problem.hidden = false;
     }
   }
 
-  /** Look anew whether one is near the top: who went there while a page was loading asks for the next one by that. */
+  /** Observe the top again: a person who scrolled there while a page was loading needs the next one. */
   #rest(hasMore) {
     this.hasMore = hasMore;
     this.#setLoading(false);
@@ -87,11 +98,11 @@ export class OlderMessages {
     });
   }
 
-  /** The first turn that one sees. */
+  /** Return the first visible turn. */
   #seen() {
     const top = topOf(this.frame);
     const turns = [...this.list.querySelectorAll(":scope > .turn")];
-    return turns.find((each) => each.getBoundingClientRect().bottom > top) ?? turns.at(-1) ?? null;
+    return turns.find((turn) => turn.getBoundingClientRect().bottom > top) ?? turns.at(-1) ?? null;
   }
 }
 

@@ -1,4 +1,8 @@
 // The chat: domains and conversations beside the conversation that is open.
+//
+// `ChatPage` has one connection (`stream.js`) for all conversations, the list, the composer, and the `view` of the open
+// conversation, null on the start of a new one. The address decides which conversation is open: `update` compares it
+// with the view. `asked` counts the addresses that were asked for, so that what loads for an older one is not shown.
 
 import { api, lazily } from "../api.js";
 import { h, replace, ROOT } from "../dom.js";
@@ -19,7 +23,7 @@ const conversationParts = lazily((again) => import(`./conversation.js${again}`))
 export async function show(main, { params, app }) {
   const page = new ChatPage(main, app);
   await page.begin(params);
-  return { leave: () => page.leave(), update: (given) => page.update(given) };
+  return { leave: () => page.leave(), update: (params) => page.update(params) };
 }
 
 class ChatPage {
@@ -40,14 +44,46 @@ class ChatPage {
       onRenamed: (id, title) => id === this.view?.id && this.#setTitle(title),
       onState: (record) => this.#compare(record),
     });
-    this.composer = new Composer({ send: (given, taken) => this.#send(given, taken), stop: () => this.#stop(), conversation: () => this.#conversationId(), abandon: () => this.#abandon().catch(toastError) });
+    this.composer = new Composer({
+      send: (message, taken) => this.#send(message, taken),
+      stop: () => this.#stop(),
+      conversation: () => this.#conversationId(),
+      abandon: () => this.#abandon().catch(toastError),
+    });
     this.title = h("h1", { class: "clip chat-title", dir: "auto" });
     this.line = h("p", { class: "chat-line small", role: "status" });
     this.body = h("div", { class: "chat-body" });
-    this.share = button(t("chat.shareOrExport"), { kind: "quiet", icon: "upload", compact: true, hidden: true, onclick: () => this.#share() });
-    this.head = h("header", { class: "chat-head" }, button(t("chat.conversations"), { kind: "quiet", icon: "side", compact: true, class: "button button-quiet button-compact chat-side-button", onclick: () => this.#toggleList() }), this.title, this.line, this.share, menu(t("chat.more"), () => this.#items()));
+    this.share = button(t("chat.shareOrExport"), {
+      kind: "quiet",
+      icon: "upload",
+      compact: true,
+      hidden: true,
+      onclick: () => this.#share(),
+    });
+    this.head = h(
+      "header",
+      { class: "chat-head" },
+      button(t("chat.conversations"), {
+        kind: "quiet",
+        icon: "side",
+        compact: true,
+        class: "button button-quiet button-compact chat-side-button",
+        onclick: () => this.#toggleList(),
+      }),
+      this.title,
+      this.line,
+      this.share,
+      menu(t("chat.more"), () => this.#items()),
+    );
     this.starters = h("section", { class: "starters", "aria-label": t("chat.starters") });
-    this.pane = h("section", { class: "chat-pane" }, this.head, this.body, h("div", { class: "chat-foot" }, this.composer.element), this.starters);
+    this.pane = h(
+      "section",
+      { class: "chat-pane" },
+      this.head,
+      this.body,
+      h("div", { class: "chat-foot" }, this.composer.element),
+      this.starters,
+    );
     this.keys = (event) => this.#key(event);
     this.hiding = () => this.composer.flush();
     this.beginning = null;
@@ -56,6 +92,7 @@ class ChatPage {
 
   async begin(params) {
     [this.domains] = await Promise.all([this.app.domains(), this.#loadParts(params.conversation)]);
+    if (!this.main.isConnected) return; // the reader went on to another page
     if (!this.domains.length) return this.#showNoDomain();
     replace(this.main, h("div", { class: "chat" }, this.list.element, this.pane));
     document.addEventListener("keydown", this.keys);
@@ -68,49 +105,66 @@ class ChatPage {
     const { operator } = this.app.user;
     this.app.setTitle(t("shell.navChat"));
     const docs = h("a", { class: "button", href: "/api/docs", target: "_blank", rel: "noopener" }, t("shell.apiDocs"));
-    replace(this.main, emptyState(t("chat.noDomains"), t(operator ? "chat.noDomainsOperator" : "chat.noDomainsMember"), { icon: "domain", level: 1, actions: operator ? [button(t("chat.makeDomain"), { kind: "primary", icon: "add", onclick: () => this.#makeDomain() }), docs] : [] }));
+    replace(
+      this.main,
+      emptyState(t("chat.noDomains"), t(operator ? "chat.noDomainsOperator" : "chat.noDomainsMember"), {
+        icon: "domain",
+        level: 1,
+        actions: operator
+          ? [button(t("chat.makeDomain"), { kind: "primary", icon: "add", onclick: () => this.#makeDomain() }), docs]
+          : [],
+      }),
+    );
   }
 
   async #makeDomain() {
     const { createDomain } = await import("../domain/create.js");
-    const made = await createDomain(this.app);
-    if (made?.conversationId && !this.main.querySelector(".chat")) await this.begin({ domain: made.id, conversation: made.conversationId });
+    const created = await createDomain(this.app);
+    if (created?.conversationId && !this.main.querySelector(".chat"))
+      await this.begin({ domain: created.id, conversation: created.conversationId });
   }
 
-  /** Load what a conversation is shown with, if there is one: before anything changes, so that nothing comes between. */
+  /** Load the module that shows conversations, if one is opened: first, so that the page changes in one step. */
   async #loadParts(conversation) {
     if (conversation) this.parts ??= await conversationParts();
   }
 
   async update({ domain, conversation }) {
     const asked = (this.asked = (this.asked ?? 0) + 1);
+    const isOld = () => asked !== this.asked; // the reader went on, or left
     await this.#loadParts(conversation);
-    if (asked !== this.asked) return; // one went on meanwhile
+    if (isOld()) return;
     this.main.querySelector(".chat")?.classList.remove("chat-listed");
     let domainId = domain;
-    if (!domainId) domainId = this.domains.find((each) => each.id === keptDomain())?.id ?? this.domains[0].id;
-    const found = this.domains.find((each) => each.id === domainId) ?? (await this.app.domains({ again: true })).find((each) => each.id === domainId);
-    if (!found) {
+    if (!domainId) domainId = this.domains.find((domain) => domain.id === keptDomain())?.id ?? this.domains[0].id;
+    const chosen =
+      this.domains.find((domain) => domain.id === domainId) ??
+      (await this.app.domains({ again: true })).find((domain) => domain.id === domainId);
+    if (isOld()) return;
+    if (!chosen) {
       this.#closeView();
       this.pane.classList.remove("chat-fresh");
       replace(this.starters);
       replace(this.body, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
       return;
     }
-    if (found !== this.domain) {
-      this.domain = found;
-      keepDomain(found.id);
-      this.domains = await this.app.domains();
-      this.list.showDomains(this.domains, found.id);
+    if (chosen !== this.domain) {
+      const domains = await this.app.domains();
+      if (isOld()) return;
+      this.domain = chosen;
+      this.domains = domains;
+      keepDomain(chosen.id);
+      this.list.showDomains(this.domains, chosen.id);
       this.list.reload();
     }
     this.list.mark(conversation);
     if (this.view?.id === conversation && conversation) return this.#showPlace();
     this.#closeView();
-    this.composer.open(conversation ?? `new:${found.id}`);
+    this.composer.open(conversation ?? `new:${chosen.id}`);
     this.composer.setPlaceholder(t(conversation ? "chat.followUp" : "chat.placeholder"));
-    this.composer.setModels(found.models ?? []);
+    this.composer.setModels(chosen.models ?? []);
     this.prepared = null;
+    this.beginning = null;
     this.composer.setRunning(false);
     if (!conversation) this.#showStart();
     else await this.#openView(conversation);
@@ -119,6 +173,8 @@ class ChatPage {
   }
 
   leave() {
+    this.asked += 1;
+    this.isLeft = true;
     this.#closeView();
     this.composer.flush();
     this.composer.leave();
@@ -138,7 +194,9 @@ class ChatPage {
   async #showStart() {
     this.#setTitle("");
     const { domain } = this;
-    const hints = domain.documentCount ? t("chat.startDocuments", { count: domain.documentCount }) : t(this.app.can(domain.id, "admin") ? "chat.startNoDocumentsAdmin" : "chat.startNoDocuments");
+    const hints = domain.documentCount
+      ? t("chat.startDocuments", { count: domain.documentCount })
+      : t(this.app.can(domain.id, "admin") ? "chat.startNoDocumentsAdmin" : "chat.startNoDocuments");
     this.pane.classList.add("chat-fresh");
     replace(this.starters);
     replace(this.body);
@@ -146,29 +204,48 @@ class ChatPage {
     const starters = this.#loadStarters(domain).catch((error) => error.code || console.error(error)); // a start without them is whole
     await Promise.race([starters, new Promise((resolve) => setTimeout(resolve, STARTERS_WAIT_MS))]);
     if (asked !== this.asked || this.view || this.beginning) return;
-    replace(this.body, h("div", { class: "start" }, h("h2", { class: "start-title wrap", dir: "auto" }, domain.name), domain.description && h("p", { class: "soft wrap", dir: "auto" }, domain.description), h("p", { class: "faint" }, hints)));
+    replace(
+      this.body,
+      h(
+        "div",
+        { class: "start" },
+        h("h2", { class: "start-title wrap", dir: "auto" }, domain.name),
+        domain.description && h("p", { class: "soft wrap", dir: "auto" }, domain.description),
+        h("p", { class: "faint" }, hints),
+      ),
+    );
   }
 
   async #loadStarters(domain) {
     const { items } = await api("GET", `/api/domains/${encodeURIComponent(domain.id)}/starters`);
     if (domain !== this.domain || this.view || this.beginning || !items.length) return;
-    const line = ({ text, documentName }) => h("li", {}, h("button", { type: "button", class: "starter", onclick: () => this.#sendStarter(text) }, h("span", { class: "starter-text", dir: "auto" }, text), documentName && h("span", { class: "starter-document clip", dir: "auto" }, documentName)));
+    const line = ({ text, documentName }) =>
+      h(
+        "li",
+        {},
+        h(
+          "button",
+          { type: "button", class: "starter", onclick: () => this.#sendStarter(text) },
+          h("span", { class: "starter-text", dir: "auto" }, text),
+          documentName && h("span", { class: "starter-document clip", dir: "auto" }, documentName),
+        ),
+      );
     replace(this.starters, h("h2", {}, t("chat.starters")), h("ul", {}, items.slice(0, MOST_STARTERS).map(line)));
   }
 
   /** Send a question that the start offers. What is typed stays. */
   async #sendStarter(content) {
-    for (const each of this.starters.querySelectorAll("button")) each.disabled = true;
+    for (const starter of this.starters.querySelectorAll("button")) starter.disabled = true;
     try {
       await this.#send({ content, images: [] }, () => {});
     } catch (error) {
-      for (const each of this.starters.querySelectorAll("button")) each.disabled = false;
+      for (const starter of this.starters.querySelectorAll("button")) starter.disabled = false;
       toastError(error);
     }
   }
 
   #makeView(conversationId) {
-    this.view = new this.parts.ConversationView(
+    return new this.parts.ConversationView(
       {
         app: this.app,
         stream: this.stream,
@@ -188,14 +265,18 @@ class ChatPage {
       },
       conversationId,
     );
+  }
+
+  #showView(view) {
+    this.view = view;
     this.pane.classList.remove("chat-fresh");
     replace(this.starters);
-    replace(this.body, this.view.element, this.view.jump);
-    return this.view;
+    replace(this.body, view.element, view.jump);
   }
 
   async #openView(conversationId) {
     const view = this.#makeView(conversationId);
+    this.#showView(view);
     try {
       const record = await view.open();
       if (view !== this.view) return;
@@ -207,7 +288,13 @@ class ChatPage {
       if (view !== this.view) return;
       this.#closeView();
       const back = button(t("chat.new"), { kind: "primary", onclick: () => this.#go(this.domain.id) });
-      replace(this.body, emptyState(t("chat.notOpened"), error.status === 404 ? t("chat.gone") : error.message, { icon: "alert", actions: [back] }));
+      replace(
+        this.body,
+        emptyState(t("chat.notOpened"), error.status === 404 ? t("chat.gone") : error.message, {
+          icon: "alert",
+          actions: [back],
+        }),
+      );
       if (!error.code) console.error(error);
     }
   }
@@ -224,7 +311,11 @@ class ChatPage {
     const { view, composer } = this;
     if (!view?.record || view.id !== record.id) return;
     const isStale = !record.turn && (view.isUnfinished || composer.running);
-    if (isStale && this.wasStale === record.id) view.reload().then(() => view === this.view && composer.setRunning(view.running !== null)).catch(toastError);
+    if (isStale && this.wasStale === record.id)
+      view
+        .reload()
+        .then(() => view === this.view && composer.setRunning(view.running !== null))
+        .catch(toastError);
     this.wasStale = isStale && this.wasStale !== record.id ? record.id : null;
     if (this.wasStale) this.list.lookSoon();
   }
@@ -233,41 +324,63 @@ class ChatPage {
     await this.view?.stop().catch(toastError);
   }
 
-  async #send(given, taken) {
-    if (!this.view) await (this.beginning ??= this.#begin().finally(() => (this.beginning = null)));
-    const sending = this.view.send(given);
+  async #send(message, taken) {
+    const beginning = this.view ? null : (this.beginning ??= this.#begin());
+    let { view } = this;
+    try {
+      view ??= await beginning;
+    } finally {
+      if (beginning === this.beginning) this.beginning = null;
+    }
+    const sending = view.send(message);
     taken();
-    await sending;
+    await sending.finally(() => this.#endUnseen(view));
   }
 
-  /** Make the conversation of a first message, one for all that are sent until it is there. */
+  /** End the view of a message that was sent while its reader had gone on. */
+  #endUnseen(view) {
+    if (view.element.isConnected) return;
+    if (view.id !== this.view?.id) view.close();
+    if (this.isLeft) this.stream.close();
+  }
+
+  /** Create and show the conversation of a first message; messages that are sent meanwhile join it. If the reader opens
+   * another page first, the conversation is not shown, but the message is sent. Returns its view. */
   async #begin() {
+    const { asked, domain } = this;
+    const { attachedTo, model } = this.composer;
     this.parts ??= await conversationParts(); // first, so that no conversation is made that cannot be shown
-    const record = await this.#prepare();
-    this.prepared = null;
+    const record = await this.#prepare(domain.id, attachedTo);
     const view = this.#makeView(record.id);
     view.record = record;
-    this.list.add(record);
+    if (domain === this.domain && !this.isLeft) this.list.add(record);
+    if (asked !== this.asked) {
+      view.desk.model = () => model; // the composer shows another conversation's
+      return view;
+    }
+    this.prepared = null;
+    this.#showView(view);
     this.composer.setPlaceholder(t("chat.followUp"));
     this.composer.moveTo(record.id);
     this.app.navigate(`#/chat/${this.domain.id}/${record.id}`, { instead: true });
     this.stream.follow(record.id);
+    return view;
   }
 
-  /** The conversation that is open, or the one that the first message will be in: files are attached to it. */
+  /** Return the conversation that files are attached to: the open one, or that of the first message. */
   async #conversationId() {
     return this.view?.id ?? (await this.#prepare()).id;
   }
 
-  /** Make the next conversation of this domain, once. One that an earlier page made for its attached files goes on. */
-  async #prepare() {
-    const domainId = this.domain.id;
+  /** Create the next conversation of a domain, once. One that an earlier page created for its attached files is used. */
+  async #prepare(domainId = this.domain.id, attachedTo = this.composer.attachedTo) {
     if (this.prepared?.domainId !== domainId) {
-      const kept = this.composer.attachedTo;
-      const found = kept ? api("GET", `/api/conversations/${encodeURIComponent(kept)}`).catch(() => null) : Promise.resolve(null);
-      const record = found.then((known) => known ?? api("POST", "/api/conversations", { body: { domainId } }));
-      this.prepared = { domainId, record };
-      record.catch(() => (this.prepared = null));
+      const earlier = attachedTo
+        ? api("GET", `/api/conversations/${encodeURIComponent(attachedTo)}`).catch(() => null)
+        : Promise.resolve(null);
+      const record = earlier.then((existing) => existing ?? api("POST", "/api/conversations", { body: { domainId } }));
+      const prepared = (this.prepared = { domainId, record });
+      record.catch(() => prepared === this.prepared && (this.prepared = null));
     }
     return this.prepared.record;
   }
@@ -278,12 +391,14 @@ class ChatPage {
     if (this.view || this.beginning || !prepared) return;
     this.prepared = null;
     const { id } = await prepared.record;
-    await api("DELETE", `/api/conversations/${encodeURIComponent(id)}`).catch((error) => error.status === 404 || toastError(error));
+    await api("DELETE", `/api/conversations/${encodeURIComponent(id)}`).catch(
+      (error) => error.status === 404 || toastError(error),
+    );
   }
 
   /** The record of the open conversation, as the list has it. */
   get #record() {
-    return this.list.items.find((each) => each.id === this.view?.id) ?? this.view?.record;
+    return this.list.items.find((item) => item.id === this.view?.id) ?? this.view?.record;
   }
 
   async #share() {
@@ -314,15 +429,44 @@ class ChatPage {
       view && record && { label: t("chat.rename"), icon: "edit", act: () => this.list.rename(record) },
       view && record && { label: t("chat.toFolder"), icon: "domain", act: () => this.list.moveToFolder(record) },
       view && record && { label: t("chat.shareOrExport"), icon: "upload", act: () => this.#share() },
-      view && view.branches.length > 1 && { label: t("chat.branches"), icon: "branch", act: () => this.#showBranches() },
+      view &&
+        view.branches.length > 1 && { label: t("chat.branches"), icon: "branch", act: () => this.#showBranches() },
       view && { label: t("chat.compact"), icon: "archive", act: () => this.#compact() },
-    ].filter((each) => each !== false && each !== undefined && !(each === null && !view));
+    ].filter((item) => item !== false && item !== undefined && !(item === null && !view));
   }
 
   #showBranches() {
     const { view } = this;
-    const line = (each, close) => h("li", {}, h("button", { type: "button", class: "branch-line", "aria-current": each.active ? "true" : null, onclick: () => (close(), view.activate(each.leaf).catch(toastError)) }, h("span", { class: "wrap" }, each.content), h("span", { class: "row faint small" }, t("chat.turns", { count: each.turnCount }), formatDate(each.startedAt), each.active && badge(t("chat.current"), "ok"))));
-    openDialog(t("chat.branches"), { build: (close) => h("ul", { class: "branch-lines" }, view.branches.map((each) => line(each, close))) });
+    const line = (branch, close) =>
+      h(
+        "li",
+        {},
+        h(
+          "button",
+          {
+            type: "button",
+            class: "branch-line",
+            "aria-current": branch.active ? "true" : null,
+            onclick: () => (close(), view.activate(branch.leaf).catch(toastError)),
+          },
+          h("span", { class: "wrap" }, branch.content),
+          h(
+            "span",
+            { class: "row faint small" },
+            t("chat.turns", { count: branch.turnCount }),
+            formatDate(branch.startedAt),
+            branch.active && badge(t("chat.current"), "ok"),
+          ),
+        ),
+      );
+    openDialog(t("chat.branches"), {
+      build: (close) =>
+        h(
+          "ul",
+          { class: "branch-lines" },
+          view.branches.map((branch) => line(branch, close)),
+        ),
+    });
   }
 
   async #compact() {
@@ -332,7 +476,13 @@ class ChatPage {
   }
 
   #key(event) {
-    if (event.key === "Escape" && this.composer.running && !document.querySelector("dialog[open], [popover]:popover-open, .source-column") && !event.defaultPrevented) this.#stop();
+    if (
+      event.key === "Escape" &&
+      this.composer.running &&
+      !document.querySelector("dialog[open], [popover]:popover-open, .source-column") &&
+      !event.defaultPrevented
+    )
+      this.#stop();
   }
 
   // The connection

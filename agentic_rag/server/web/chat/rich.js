@@ -6,9 +6,45 @@ import { formatNumber, t } from "../i18n.js";
 import { button, copyButton, isDark } from "../ui.js";
 
 const NAMES = {
-  bash: "Shell", c: "C", "c++": "C++", cpp: "C++", cs: "C#", csharp: "C#", css: "CSS", diff: "Diff", dockerfile: "Dockerfile", go: "Go", html: "HTML", ini: "INI", java: "Java",
-  javascript: "JavaScript", js: "JavaScript", json: "JSON", jsx: "JSX", kotlin: "Kotlin", latex: "LaTeX", lua: "Lua", php: "PHP", powershell: "PowerShell", py: "Python", python: "Python",
-  rb: "Ruby", ruby: "Ruby", rs: "Rust", rust: "Rust", sh: "Shell", shell: "Shell", sql: "SQL", swift: "Swift", toml: "TOML", ts: "TypeScript", tsx: "TSX", typescript: "TypeScript", xml: "XML", yaml: "YAML", yml: "YAML",
+  bash: "Shell",
+  c: "C",
+  "c++": "C++",
+  cpp: "C++",
+  cs: "C#",
+  csharp: "C#",
+  css: "CSS",
+  diff: "Diff",
+  dockerfile: "Dockerfile",
+  go: "Go",
+  html: "HTML",
+  ini: "INI",
+  java: "Java",
+  javascript: "JavaScript",
+  js: "JavaScript",
+  json: "JSON",
+  jsx: "JSX",
+  kotlin: "Kotlin",
+  latex: "LaTeX",
+  lua: "Lua",
+  php: "PHP",
+  powershell: "PowerShell",
+  py: "Python",
+  python: "Python",
+  rb: "Ruby",
+  ruby: "Ruby",
+  rs: "Rust",
+  rust: "Rust",
+  sh: "Shell",
+  shell: "Shell",
+  sql: "SQL",
+  swift: "Swift",
+  toml: "TOML",
+  ts: "TypeScript",
+  tsx: "TSX",
+  typescript: "TypeScript",
+  xml: "XML",
+  yaml: "YAML",
+  yml: "YAML",
 };
 const MOST_DIAGRAM = 10_000;
 const DRAW_MS = 20_000;
@@ -40,14 +76,28 @@ function enrichCitation(mark) {
 function enrichCode(code) {
   const frame = code.parentElement;
   const language = /^language-(.+)$/.exec(code.className)?.[1].toLowerCase() ?? "";
-  if (language === "mermaid" && code.textContent.length <= MOST_DIAGRAM) return void frame.replaceWith(diagram(code.textContent));
+  if (language === "mermaid" && code.textContent.length <= MOST_DIAGRAM)
+    return void frame.replaceWith(diagram(code.textContent));
   const text = () => [...code.childNodes].map(textWithoutMarks).join("");
   const box = h("div", { class: "code-box" });
   frame.replaceWith(box);
-  box.append(h("div", { class: "code-head" }, h("span", {}, NAMES[language] ?? language), copyButton(t("chat.copy"), text, { compact: false })), frame);
+  box.append(
+    h(
+      "div",
+      { class: "code-head" },
+      h("span", {}, NAMES[language] ?? language),
+      copyButton(t("chat.copy"), text, { compact: false }),
+    ),
+    frame,
+  );
 }
 
-const textWithoutMarks = (node) => (node.nodeType === Node.TEXT_NODE ? node.data.replaceAll("\u2060", "") : node.classList.contains("citation") ? "" : [...node.childNodes].map(textWithoutMarks).join(""));
+const textWithoutMarks = (node) =>
+  node.nodeType === Node.TEXT_NODE
+    ? node.data.replaceAll("\u2060", "")
+    : node.classList.contains("citation")
+      ? ""
+      : [...node.childNodes].map(textWithoutMarks).join("");
 
 /** Make links between references and footnotes. The names of the page are the page's own, so each gets a new one. */
 function linkFootnotes(element) {
@@ -56,16 +106,36 @@ function linkFootnotes(element) {
     const references = [...element.querySelectorAll(`sup.footnote[data-note="${CSS.escape(note.dataset.note)}"]`)];
     note.id = `note-${notes}`;
     note.tabIndex = -1;
-    references.forEach((each, at) => {
-      each.id = `note-${notes}-${at + 1}`;
+    references.forEach((reference, at) => {
+      reference.id = `note-${notes}-${at + 1}`;
       // Inline, because a browser may break the line before a button.
-      Object.assign(each, { tabIndex: 0, role: "button", ariaLabel: t("chat.footnote", { number: Number(note.dataset.note) }) });
-      each.classList.add("note-link");
-      each.before("\u2060");
-      each.addEventListener("click", () => goTo(note));
-      each.addEventListener("keydown", (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), goTo(note)));
+      Object.assign(reference, {
+        tabIndex: 0,
+        role: "button",
+        ariaLabel: t("chat.footnote", { number: Number(note.dataset.note) }),
+      });
+      reference.classList.add("note-link");
+      reference.before("\u2060");
+      reference.addEventListener("click", () => goTo(note));
+      reference.addEventListener(
+        "keydown",
+        (event) => (event.key === "Enter" || event.key === " ") && (event.preventDefault(), goTo(note)),
+      );
     });
-    if (references.length) (note.querySelector("p:last-of-type") ?? note).append(" ", h("button", { type: "button", class: "note-link", "aria-label": t("chat.footnoteBack"), onclick: () => goTo(references[0]) }, "↩"));
+    if (references.length)
+      (note.querySelector("p:last-of-type") ?? note).append(
+        " ",
+        h(
+          "button",
+          {
+            type: "button",
+            class: "note-link",
+            "aria-label": t("chat.footnoteBack"),
+            onclick: () => goTo(references[0]),
+          },
+          "↩",
+        ),
+      );
   }
 }
 
@@ -76,16 +146,27 @@ function goTo(element) {
 
 /** A Mermaid diagram. A frame without an origin draws it, so that its source can neither read nor load anything. */
 function diagram(code) {
-  const source = h("pre", { class: "diagram-source", tabindex: 0, hidden: true }, h("code", {}, code));
+  const source = h("pre", { tabindex: 0, hidden: true }, h("code", {}, code));
   const place = h("div", { class: "diagram-place", tabindex: 0, role: "group", "aria-label": t("chat.diagram") });
   const note = h("span", { class: "faint small", role: "status" });
-  const toggle = button(t("chat.diagramSource"), { kind: "quiet", class: "button button-quiet button-small", "aria-pressed": "false", onclick: () => show(source.hidden) });
+  const toggle = button(t("chat.diagramSource"), {
+    kind: "quiet",
+    class: "button button-quiet button-small",
+    "aria-pressed": "false",
+    onclick: () => show(source.hidden),
+  });
   const show = (isSource) => {
     source.hidden = !isSource;
     place.hidden = isSource;
     toggle.setAttribute("aria-pressed", String(isSource));
   };
-  const figure = h("figure", { class: "diagram" }, place, source, h("figcaption", {}, note, h("span", { class: "grow" }), copyButton(t("chat.copy"), code), toggle));
+  const figure = h(
+    "figure",
+    { class: "diagram" },
+    place,
+    source,
+    h("figcaption", {}, note, h("span", { class: "grow" }), copyButton(t("chat.copy"), code), toggle),
+  );
   const fail = (why) => {
     end();
     note.textContent = why ? t("chat.diagramFailed", { why }) : t("chat.diagramSlow");
@@ -98,7 +179,12 @@ function diagram(code) {
     clearTimeout(timer);
     removeEventListener("message", hear);
   };
-  const frame = h("iframe", { class: "diagram-frame", title: t("chat.diagram"), sandbox: "allow-scripts", src: new URL("../diagram.html", import.meta.url).href });
+  const frame = h("iframe", {
+    class: "diagram-frame",
+    title: t("chat.diagram"),
+    sandbox: "allow-scripts",
+    src: new URL("../diagram.html", import.meta.url).href,
+  });
   const hear = ({ source: from, data }) => {
     if (from !== frame.contentWindow) return;
     if (data?.ready) frame.contentWindow.postMessage({ code, dark: isDark() }, "*");
@@ -111,12 +197,15 @@ function diagram(code) {
     }
   };
   // The frame and its script of a megabyte are loaded once the diagram comes near.
-  new IntersectionObserver(([entry], observer) => {
-    if (!entry.isIntersecting) return;
-    observer.disconnect();
-    addEventListener("message", hear);
-    timer = setTimeout(fail, DRAW_MS);
-    replace(place, frame);
-  }, { rootMargin: "300px" }).observe(place);
+  new IntersectionObserver(
+    ([entry], observer) => {
+      if (!entry.isIntersecting) return;
+      observer.disconnect();
+      addEventListener("message", hear);
+      timer = setTimeout(fail, DRAW_MS);
+      replace(place, frame);
+    },
+    { rootMargin: "300px" },
+  ).observe(place);
   return figure;
 }

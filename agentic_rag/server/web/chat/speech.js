@@ -3,7 +3,12 @@
 import { language } from "../i18n.js";
 
 const LANGUAGES = { en: "en-US", zh: "zh-CN" };
-const PROBLEMS = { "not-allowed": "chat.speakDenied", "service-not-allowed": "chat.speakDenied", "audio-capture": "chat.speakDenied", network: "chat.speakOffline" };
+const PROBLEMS = {
+  "not-allowed": "chat.speakDenied",
+  "service-not-allowed": "chat.speakDenied",
+  "audio-capture": "chat.speakDenied",
+  network: "chat.speakOffline",
+};
 
 export class Dictation {
   /** `show(words)` gets all that was said so far, `end(problem)` the key of the words for what went wrong, or null. */
@@ -13,7 +18,8 @@ export class Dictation {
     Object.assign(this.recognition, { lang: spokenLanguage(), interimResults: true, continuous: true });
     let problem = null;
     let isStopped = false;
-    this.recognition.onresult = ({ results }) => isStopped || show([...results].map(([best]) => best.transcript).join(""));
+    this.recognition.onresult = ({ results }) =>
+      isStopped || show([...results].map(([best]) => best.transcript).join(""));
     this.recognition.onerror = ({ error }) => (problem = PROBLEMS[error] ?? null);
     this.recognition.onend = () => isStopped || end(problem);
     this.stop = () => {
@@ -27,5 +33,5 @@ export class Dictation {
 
 /** The browser's own variant of the page's language, if it has one. */
 function spokenLanguage() {
-  return navigator.languages.find((each) => each.split("-")[0] === language) ?? LANGUAGES[language] ?? language;
+  return navigator.languages.find((locale) => locale.split("-")[0] === language) ?? LANGUAGES[language] ?? language;
 }

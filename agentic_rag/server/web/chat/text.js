@@ -10,15 +10,15 @@ const LIST_OR_INDENTED = /^(?:\s{2,}|\t| {0,3}(?:[-*+]|\d{1,9}[.)])\s| {0,3}>| {
 
 const NEW_BLOCK = /^[^\s\d\-*+>|]/;
 
-/** Return where the blocks of a Markdown text end that no later text can change, from an offset on: pure. A block ends at
- * an empty line outside of a fence, unless what follows goes on with its list, quote or table. */
+/** Return where the blocks of a Markdown text end that no later text can change, from an offset on: pure. A block ends
+ * at an empty line outside of a fence, unless what follows goes on with its list, quote or table. */
 export function closedBlocks(text, from = 0) {
   const ends = [];
   let at = from;
   let fence = null;
   let empty = -1; // where the last empty lines began to follow a block
   let began = false;
-  let kept = false; // the block is one that later lines may go on with
+  let isOpen = false; // later lines may continue the block
   while (at < text.length) {
     const end = text.indexOf("\n", at);
     if (end < 0) {
@@ -29,15 +29,16 @@ export function closedBlocks(text, from = 0) {
     const line = text.slice(at, end);
     const marks = FENCE.exec(line);
     if (fence) {
-      if (marks && marks[1][0] === fence[0] && marks[1].length >= fence.length && !line.slice(marks[0].length).trim()) fence = null;
+      if (marks && marks[1][0] === fence[0] && marks[1].length >= fence.length && !line.slice(marks[0].length).trim())
+        fence = null;
     } else if (!line.trim()) {
       if (began && empty < 0) empty = end + 1;
     } else {
-      if (empty >= 0 && !(kept && LIST_OR_INDENTED.test(line))) {
+      if (empty >= 0 && !(isOpen && LIST_OR_INDENTED.test(line))) {
         ends.push(at);
-        kept = false;
+        isOpen = false;
       }
-      if (empty < 0 || ends.at(-1) === at) kept ||= LIST_OR_INDENTED.test(line);
+      if (empty < 0 || ends.at(-1) === at) isOpen ||= LIST_OR_INDENTED.test(line);
       empty = -1;
       began = true;
       if (marks) fence = marks[1];
@@ -64,7 +65,9 @@ async function run() {
   await new Promise((resolve) => setTimeout(resolve, 20)); // what closes in the same moment goes along
   while (waiting.length) {
     let characters = 0;
-    const over = waiting.findIndex(({ text }, at) => at > 0 && (characters += text.length) + waiting[0].text.length > MOST_CHARACTERS);
+    const over = waiting.findIndex(
+      ({ text }, at) => at > 0 && (characters += text.length) + waiting[0].text.length > MOST_CHARACTERS,
+    );
     const batch = waiting.splice(0, Math.min(MOST, over < 0 ? MOST : over));
     try {
       const texts = batch.map(({ text, citations }) => ({ text, citations }));
@@ -102,7 +105,7 @@ export class GrowingText {
     const ends = closedBlocks(text, this.at);
     if (isEnd && (ends.at(-1) ?? this.at) < text.length) ends.push(text.length);
     for (const end of ends) this.#close(end);
-    for (const each of this.closed) this.#mark(each, citations);
+    for (const block of this.closed) this.#mark(block, citations);
     const rest = text.slice(this.at);
     if (this.open.data !== rest) this.open.data = rest;
     this.tail.hidden = !rest.trim();
@@ -127,7 +130,13 @@ export class GrowingText {
   #mark(part, citations) {
     const inside = citations
       .filter(({ to }) => to > part.from && to <= part.to)
-      .map(({ number, to, documentId, documentName, chunkId }) => ({ end: to - part.from, number, documentId, documentName, chunkId }));
+      .map(({ number, to, documentId, documentName, chunkId }) => ({
+        end: to - part.from,
+        number,
+        documentId,
+        documentName,
+        chunkId,
+      }));
     const wanted = inside.map(({ end, number }) => `${end}:${number}`).join();
     if (part.asked === wanted) return;
     part.asked = wanted;

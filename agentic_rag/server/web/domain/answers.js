@@ -14,30 +14,73 @@ export async function show(panel, { domain, rest, app, place }) {
   let limit = AT_ONCE;
 
   async function drawList() {
-    await loadInto(panel, () => api("GET", base, { query: { limit } }), ({ items, hasMore }) => {
-      if (!items.length) return emptyState(t("retrieval.noAnswers"), t("retrieval.noAnswersText"), { icon: "history", actions: [place.chatLink()] });
-      const more = hasMore && limit < MOST && button(t("retrieval.more"), { onclick: () => ((limit = MOST), drawList()) });
-      return h("div", { class: "stack" }, h("p", { class: "soft" }, t("retrieval.answersText")), h("ul", { class: "rows", "aria-label": t("retrieval.answers") }, items.map(row)), more);
-    });
+    await loadInto(
+      panel,
+      () => api("GET", base, { query: { limit } }),
+      ({ items, hasMore }) => {
+        if (!items.length)
+          return emptyState(t("retrieval.noAnswers"), t("retrieval.noAnswersText"), {
+            icon: "history",
+            actions: [place.chatLink()],
+          });
+        const moreButton =
+          hasMore && limit < MOST && button(t("retrieval.more"), { onclick: () => ((limit = MOST), drawList()) });
+        return h(
+          "div",
+          { class: "stack" },
+          h("p", { class: "soft" }, t("retrieval.answersText")),
+          h("ul", { class: "rows", "aria-label": t("retrieval.answers") }, items.map(row)),
+          moreButton,
+        );
+      },
+    );
   }
 
-  function row(each) {
-    const from = each.turnId ? null : badge(t("retrieval.tried"));
+  function row(retrieval) {
+    const from = retrieval.turnId ? null : badge(t("retrieval.tried"));
     return h(
       "li",
       { class: "rows-item" },
-      h("div", { class: "grow" }, h("a", { class: "row-name", dir: "auto", href: place.href(each.retrievalId) }, each.query || t("retrieval.noQuery")), h("div", { class: "faint small fact-line" }, h("span", { title: formatDate(each.createdAt) }, formatAgo(each.createdAt)), h("span", {}, t(`retrieval.mode.${each.mode}`)))),
+      h(
+        "div",
+        { class: "grow" },
+        h(
+          "a",
+          { class: "row-name", dir: "auto", href: place.href(retrieval.retrievalId) },
+          retrieval.query || t("retrieval.noQuery"),
+        ),
+        h(
+          "div",
+          { class: "faint small fact-line" },
+          h("span", { title: formatDate(retrieval.createdAt) }, formatAgo(retrieval.createdAt)),
+          h("span", {}, t(`retrieval.mode.${retrieval.mode}`)),
+        ),
+      ),
       h("div", { class: "rows-end" }, from),
     );
   }
 
   async function drawOne(id) {
-    await loadInto(panel, () => api("GET", `${base}/${encodeURIComponent(id)}`), async (found) => h("div", { class: "stack" },
-      h("p", {}, h("a", { class: "quiet-link", href: place.href() }, t("retrieval.back"))),
-      h("div", { class: "stack-small" }, h("h2", { class: "wrap", dir: "auto" }, found.query), h("p", { class: "faint small" }, formatDate(found.createdAt))),
-      found.candidates.length ? scoresView(domain.id, found) : h("p", { class: "soft" }, t("retrieval.nothingText")),
-      await conversationLink(found),
-    ));
+    await loadInto(
+      panel,
+      () => api("GET", `${base}/${encodeURIComponent(id)}`),
+      async (retrieval) =>
+        h(
+          "div",
+          { class: "stack" },
+          h("p", {}, h("a", { class: "quiet-link", href: place.href() }, t("retrieval.back"))),
+          h(
+            "div",
+            { class: "stack-small" },
+            h("h2", { class: "wrap", dir: "auto" }, retrieval.query),
+            h("p", { class: "faint small" }, formatDate(retrieval.createdAt)),
+          ),
+          retrieval.candidates.length
+            ? scoresView(domain.id, retrieval)
+            : h("p", { class: "soft" }, t("retrieval.nothingText")),
+          await conversationLink(retrieval),
+        ),
+    );
   }
 
   /** A way to the conversation, where it is the reader's own. */
@@ -45,7 +88,15 @@ export async function show(panel, { domain, rest, app, place }) {
     if (!conversationId) return null;
     try {
       const { title } = await api("GET", `/api/conversations/${conversationId}`);
-      return h("p", {}, h("a", { href: `#/chat/${encodeURIComponent(domain.id)}/${conversationId}` }, t("retrieval.conversation", { title })));
+      return h(
+        "p",
+        {},
+        h(
+          "a",
+          { href: `#/chat/${encodeURIComponent(domain.id)}/${conversationId}` },
+          t("retrieval.conversation", { title }),
+        ),
+      );
     } catch (error) {
       if (error.status !== 404) throw error;
       return h("p", { class: "small faint" }, t("retrieval.othersConversation"));

@@ -1,4 +1,5 @@
-// A domain as one file: taken away, or brought in, over a domain or as a new one. What an import would do is shown first.
+// A domain as one file: taken away, or brought in, over a domain or as a new one. What an import would do is shown
+// first.
 
 import { api, asQuery } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -10,12 +11,21 @@ import { reportView } from "./import-report.js";
 export async function openExport(domain) {
   await loadWords("bundles");
   const memories = field(t("bundles.memories"), checkbox({}), { inline: true, hint: t("bundles.memoriesHint") });
-  const address = () => `/api/domains/${encodeURIComponent(domain.id)}/bundle${asQuery({ memories: memories.control.checked || null })}`;
-  const link = (close) => h("a", { class: "button button-primary", href: address(), download: "", onclick: () => setTimeout(close) }, t("bundles.download"));
+  const address = () =>
+    `/api/domains/${encodeURIComponent(domain.id)}/bundle${asQuery({ memories: memories.control.checked || null })}`;
+  const link = (close) =>
+    h(
+      "a",
+      { class: "button button-primary", href: address(), download: "", onclick: () => setTimeout(close) },
+      t("bundles.download"),
+    );
   let shown = null;
   memories.control.addEventListener("change", () => shown.setAttribute("href", address()));
   const actions = (close) => [button(t("shell.cancel"), { onclick: () => close() }), (shown = link(close))];
-  await openDialog(t("bundles.export", { name: domain.name }), { build: () => [h("p", {}, t("bundles.exportText")), memories], actions }).closed;
+  await openDialog(t("bundles.export", { name: domain.name }), {
+    build: () => [h("p", {}, t("bundles.exportText")), memories],
+    actions,
+  }).closed;
 }
 
 /** Take a bundle: over a domain, or as a new one where `domain` is null. Resolves, once the dialog is closed, to the
@@ -40,21 +50,44 @@ class Import {
     this.running = null;
     this.close = () => {};
     this.name = domain ? null : field(t("bundles.name"), input({ maxlength: 200 }), { hint: t("bundles.nameHint") });
-    this.others = domain && field(t("bundles.removeOthers"), checkbox({ onchange: () => this.file && this.look().catch(toastError) }), { inline: true });
+    this.others =
+      domain &&
+      field(t("bundles.removeOthers"), checkbox({ onchange: () => this.file && this.look().catch(toastError) }), {
+        inline: true,
+      });
     this.body = h("div", { class: "stack", "aria-live": "polite" });
     this.zone = this.dropZone();
-    this.choice = h("div", { class: "stack" }, domain && h("p", {}, t("bundles.overText")), this.zone, this.name, this.others);
+    this.choice = h(
+      "div",
+      { class: "stack" },
+      domain && h("p", {}, t("bundles.overText")),
+      this.zone,
+      this.name,
+      this.others,
+    );
     this.element = h("div", { class: "stack import" }, this.choice, this.body);
   }
 
   dropZone() {
-    const file = h("input", { type: "file", accept: ".zip,application/zip", class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
+    const file = h("input", {
+      type: "file",
+      accept: ".zip,application/zip",
+      class: "visually-hidden",
+      tabindex: -1,
+      "aria-hidden": "true",
+    });
     file.addEventListener("change", () => {
       this.take([...file.files]);
       file.value = "";
     });
     this.chosen = h("p", { class: "soft wrap" }, t("bundles.drop"));
-    const zone = h("section", { class: "drop", "aria-label": t("bundles.choose") }, this.chosen, button(t("bundles.choose"), { icon: "upload", onclick: () => file.click() }), file);
+    const zone = h(
+      "section",
+      { class: "drop", "aria-label": t("bundles.choose") },
+      this.chosen,
+      button(t("bundles.choose"), { icon: "upload", onclick: () => file.click() }),
+      file,
+    );
     const over = (is) => (event) => {
       if (!event.dataTransfer?.types.includes("Files")) return;
       event.preventDefault();
@@ -82,7 +115,16 @@ class Import {
     const report = await this.send(t("bundles.reading", { file: this.file.name }), { dryRun: true });
     if (!report) return;
     const act = button(t("bundles.now"), { kind: "primary", onclick: () => this.bring() });
-    replace(this.body, h("div", { class: "row row-apart" }, h("p", { class: "strong wrap" }, t("bundles.wait", { name: this.name?.control.value.trim() || report.name })), act), reportView(report));
+    replace(
+      this.body,
+      h(
+        "div",
+        { class: "row row-apart" },
+        h("p", { class: "strong wrap" }, t("bundles.wait", { name: this.name?.control.value.trim() || report.name })),
+        act,
+      ),
+      reportView(report),
+    );
   }
 
   async bring(bind = null) {
@@ -91,27 +133,37 @@ class Import {
     this.done = report;
     this.choice.hidden = true;
     const address = `#/domains/${encodeURIComponent(report.domainId)}`;
-    const open = h("a", { class: "button button-primary", href: address, onclick: () => this.close() }, t("bundles.open"));
-    const said = t(this.domain ? "bundles.doneOver" : "bundles.done", { name: report.name });
-    replace(this.body, h("div", { class: "row row-apart" }, h("p", { class: "strong wrap" }, said), open), reportView(report, { onleave: () => this.close() }));
+    const open = h(
+      "a",
+      { class: "button button-primary", href: address, onclick: () => this.close() },
+      t("bundles.open"),
+    );
+    const headline = t(this.domain ? "bundles.doneOver" : "bundles.done", { name: report.name });
+    replace(
+      this.body,
+      h("div", { class: "row row-apart" }, h("p", { class: "strong wrap" }, headline), open),
+      reportView(report, { onleave: () => this.close() }),
+    );
     open.focus();
   }
 
   /** Send the file with a choice; null: it was stopped, or what is shown says why not. */
   async send(words, { dryRun = null, bind = null }) {
     this.stop();
-    const own = new AbortController();
-    this.running = own;
-    const bar = progress(words, { stop: () => own.abort() });
+    const request = new AbortController();
+    this.running = request;
+    const bar = progress(words, { stop: () => request.abort() });
     bar.set(0, 0);
     replace(this.body, bar);
-    const query = this.domain ? { dryRun, bind, removeOthers: this.others.control.checked || null } : { dryRun, name: this.name.control.value.trim() };
+    const query = this.domain
+      ? { dryRun, bind, removeOthers: this.others.control.checked || null }
+      : { dryRun, name: this.name.control.value.trim() };
     try {
       const body = new Blob([this.file], { type: "application/zip" });
-      const report = await api("POST", this.path, { body, query, signal: own.signal });
-      return this.running === own ? report : null;
+      const report = await api("POST", this.path, { body, query, signal: request.signal });
+      return this.running === request ? report : null;
     } catch (error) {
-      if (this.running !== own) return null;
+      if (this.running !== request) return null;
       if (error.name === "AbortError") replace(this.body, dryRun ? null : notice("warn", t("bundles.stopped")));
       else if (error.code === "BUNDLE_BINDS_SECRETS") replace(this.body, this.question(error.details.servers));
       else if (error.code) replace(this.body, notice("bad", error.message));
@@ -122,11 +174,17 @@ class Import {
 
   /** Which servers would get which of the domain's secrets: to be said, not to be read over. */
   question(servers) {
-    const line = ({ server, target, secrets }) => h("li", { class: "wrap", dir: "auto" }, t("bundles.bindWhat", { server, target, secrets: secrets.join(", ") }));
+    const line = ({ server, target, secrets }) =>
+      h("li", { class: "wrap", dir: "auto" }, t("bundles.bindWhat", { server, target, secrets: secrets.join(", ") }));
     const names = servers.map(({ server }) => server).join(",");
     return [
       notice("bad", h("p", {}, t("bundles.bindText")), h("ul", {}, servers.map(line))),
-      h("div", { class: "row row-end" }, button(t("shell.cancel"), { onclick: () => this.look() }), button(t("bundles.bind"), { kind: "danger", onclick: () => this.bring(names) })),
+      h(
+        "div",
+        { class: "row row-end" },
+        button(t("shell.cancel"), { onclick: () => this.look() }),
+        button(t("bundles.bind"), { kind: "danger", onclick: () => this.bring(names) }),
+      ),
     ];
   }
 

@@ -4,7 +4,14 @@ import { h } from "../dom.js";
 import { t } from "../i18n.js";
 import { badge, notice, select } from "../ui.js";
 
-const STATES = { ready: "ok", degraded: "wait", starting: "wait", installing: "wait", needs_auth: "wait", failed: "bad" };
+const STATES = {
+  ready: "ok",
+  degraded: "wait",
+  starting: "wait",
+  installing: "wait",
+  needs_auth: "wait",
+  failed: "bad",
+};
 
 export const stateBadge = (state) => badge(t(`servers.state.${state}`), STATES[state] ?? "");
 
@@ -15,8 +22,12 @@ export const ruleName = (rule) => t(`servers.rule.${RULES[rule] ?? "none"}`);
 
 /** The choice of what happens when a model calls a tool. `rules`: `{of(tool), set(tool, rule)}`. */
 function ruleOf(tool, rules) {
-  const options = [["", ruleName("")], ...Object.keys(RULES).map((each) => [each, ruleName(each)])];
-  const control = select(options, { value: rules.of(tool), "aria-label": t("servers.rule", { tool: tool.title || tool.name }), onchange: () => rules.set(tool, control.value) });
+  const options = [["", ruleName("")], ...Object.keys(RULES).map((rule) => [rule, ruleName(rule)])];
+  const control = select(options, {
+    value: rules.of(tool),
+    "aria-label": t("servers.rule", { tool: tool.title || tool.name }),
+    onchange: () => rules.set(tool, control.value),
+  });
   return control;
 }
 
@@ -27,9 +38,27 @@ export function connectionView({ state, reason, protocol, tools, log, droppedToo
     reason && notice(state === "failed" ? "bad" : "info", reason),
     h("h3", {}, t("servers.tools", { count: tools.length })),
     tools.length === 0 && h("p", { class: "soft" }, t("servers.noTools")),
-    droppedTools.map((each) => h("p", { class: "small bad wrap", dir: "auto" }, `${each.name}: ${each.reason}`)),
-    tools.map((tool) => h("details", { class: "tool" }, h("summary", {}, tool.title && [h("span", { class: "strong wrap", dir: "auto" }, tool.title), " "], h("span", { class: "mono strong wrap" }, tool.name), " ", h("span", { class: "small soft", dir: "auto" }, tool.description.split("\n")[0])), rules && tool.calledAs && h("div", { class: "row" }, ruleOf(tool, rules)), h("p", { class: "plain small", dir: "auto" }, tool.description), h("pre", { class: "code-block mono", tabindex: 0 }, JSON.stringify(tool.inputSchema, null, 2)))),
+    droppedTools.map((tool) => h("p", { class: "small bad wrap", dir: "auto" }, `${tool.name}: ${tool.reason}`)),
+    tools.map((tool) =>
+      h(
+        "details",
+        { class: "tool" },
+        h(
+          "summary",
+          {},
+          tool.title && [h("span", { class: "strong wrap", dir: "auto" }, tool.title), " "],
+          h("span", { class: "mono strong wrap" }, tool.name),
+          " ",
+          h("span", { class: "small soft", dir: "auto" }, tool.description.split("\n")[0]),
+        ),
+        rules && tool.calledAs && h("div", { class: "row" }, ruleOf(tool, rules)),
+        h("p", { class: "plain small", dir: "auto" }, tool.description),
+        h("pre", { class: "code-block mono", tabindex: 0 }, JSON.stringify(tool.inputSchema, null, 2)),
+      ),
+    ),
     h("h3", {}, t("servers.log")),
-    log.length ? h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, log.join("\n")) : h("p", { class: "soft" }, t("servers.noLog")),
+    log.length
+      ? h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, log.join("\n"))
+      : h("p", { class: "soft" }, t("servers.noLog")),
   ];
 }

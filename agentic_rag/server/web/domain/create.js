@@ -10,13 +10,23 @@ import { button, field, input, openDialog, textarea, toastError } from "../ui.js
  * is kept until the domain exists. Resolves to the domain, or to undefined if the dialog was closed. */
 export async function createDomain(app) {
   await loadWords("domain");
-  const kept = draft("domain.new");
-  const given = kept.read() ?? {};
-  const name = field(t("domain.name"), input({ value: given.name ?? "", required: true, maxlength: 200, oninput: keep }), { hint: t("domain.nameHint") });
-  const about = field(t("domain.about"), textarea({ value: given.description ?? "", rows: 2, oninput: keep }), { hint: t("domain.aboutHint") });
-  const describe = field(t("domain.describe"), textarea({ value: given.describe ?? "", rows: 5, maxlength: 8000, oninput: keep }), { hint: t("domain.describeHint") });
+  const typed = draft("domain.new");
+  const earlier = typed.read() ?? {};
+  const name = field(
+    t("domain.name"),
+    input({ value: earlier.name ?? "", required: true, maxlength: 200, oninput: keep }),
+    { hint: t("domain.nameHint") },
+  );
+  const about = field(t("domain.about"), textarea({ value: earlier.description ?? "", rows: 2, oninput: keep }), {
+    hint: t("domain.aboutHint"),
+  });
+  const describe = field(
+    t("domain.describe"),
+    textarea({ value: earlier.describe ?? "", rows: 5, maxlength: 8000, oninput: keep }),
+    { hint: t("domain.describeHint") },
+  );
   function keep() {
-    kept.write({ name: name.control.value, description: about.control.value, describe: describe.control.value });
+    typed.write({ name: name.control.value, description: about.control.value, describe: describe.control.value });
   }
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
   const send = async (close) => {
@@ -24,17 +34,23 @@ export async function createDomain(app) {
     name.setError(name.control.value.trim() ? "" : t("domain.nameMissing"));
     if (!name.control.value.trim()) return name.control.focus();
     const words = describe.control.value.trim();
-    const body = { name: name.control.value.trim(), description: about.control.value.trim(), ...(words && { describe: words }) };
+    const body = {
+      name: name.control.value.trim(),
+      description: about.control.value.trim(),
+      ...(words && { describe: words }),
+    };
     try {
-      const made = await api("POST", "/api/domains", { body });
-      kept.clear();
+      const created = await api("POST", "/api/domains", { body });
+      typed.clear();
       await app.domains({ again: true });
-      close(made);
-      app.navigate(made.conversationId ? `#/chat/${made.id}/${made.conversationId}` : `#/domains/${made.id}`);
+      if (close(created))
+        app.navigate(
+          created.conversationId ? `#/chat/${created.id}/${created.conversationId}` : `#/domains/${created.id}`,
+        );
     } catch (error) {
       const fields = { name, description: about, describe };
-      const own = fields[error.path];
-      if (own) own.setError(error.message);
+      const refused = fields[error.path];
+      if (refused) refused.setError(error.message);
       else {
         problem.textContent = error.message;
         problem.hidden = false;
@@ -42,6 +58,20 @@ export async function createDomain(app) {
     }
     return undefined;
   };
-  const actions = (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("domain.make"), { kind: "primary", onclick: () => send(close) })];
-  return openDialog(t("domain.create"), { build: (close) => h("form", { class: "stack", onsubmit: (event) => (event.preventDefault(), send(close).catch(toastError)) }, name, about, describe, problem), actions }).closed;
+  const actions = (close) => [
+    button(t("shell.cancel"), { onclick: () => close() }),
+    button(t("domain.make"), { kind: "primary", onclick: () => send(close) }),
+  ];
+  return openDialog(t("domain.create"), {
+    build: (close) =>
+      h(
+        "form",
+        { class: "stack", onsubmit: (event) => (event.preventDefault(), send(close).catch(toastError)) },
+        name,
+        about,
+        describe,
+        problem,
+      ),
+    actions,
+  }).closed;
 }

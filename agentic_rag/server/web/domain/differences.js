@@ -8,7 +8,8 @@ import { unifiedView } from "./lines-diff.js";
 const LONG = 200;
 
 /** The address of the history of one thing; `subject`: as the API names it. */
-export const historyOf = (domainId, kind, subject) => ["#/domains", ...[domainId, "history", kind, subject].map(encodeURIComponent)].join("/");
+export const historyOf = (domainId, kind, subject) =>
+  ["#/domains", ...[domainId, "history", kind, subject].map(encodeURIComponent)].join("/");
 
 /** Return what differs: `changes` are `{path, before, after}`, `lines` a unified difference of texts. */
 export function differenceView({ changes = [], lines }) {

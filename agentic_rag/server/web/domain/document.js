@@ -9,14 +9,15 @@ import { labelsIn } from "./settings-fields.js";
 
 const AT_ONCE = 50;
 
-/** Open a document beside the page. `chunkId`: the passage that is marked. `onchange(item)` follows a change of its labels or
- * dates; without it, they are only shown. */
+/** Open a document beside the page. `chunkId`: the passage that is marked. `onchange(item)` follows a change of its
+ * labels or dates; without it, they are only shown. */
 export function openDocument(domainId, item, { chunkId, onchange } = {}) {
   const base = `/api/domains/${encodeURIComponent(domainId)}/documents/${item.id}`;
   const passages = h("div", { class: "stack" });
   const list = h("div", {}, passages);
   const facts = h("dl", { class: "facts-list" });
-  const fact = (label, value) => value && facts.append(h("dt", {}, label), h("dd", { class: "wrap", dir: "auto" }, value));
+  const fact = (label, value) =>
+    value && facts.append(h("dt", {}, label), h("dd", { class: "wrap", dir: "auto" }, value));
   fact(t("documents.size"), item.size !== undefined && formatBytes(item.size));
   fact(t("documents.added"), formatDate(item.createdAt));
   fact(t("documents.dated"), item.date && formatDate(item.date, { time: false }));
@@ -28,7 +29,11 @@ export function openDocument(domainId, item, { chunkId, onchange } = {}) {
   fact(t("documents.outline"), item.progress?.outline?.slice(0, 12).join(" · "));
   const build = () => [
     facts,
-    h("div", { class: "row" }, h("a", { class: "button", href: `${base}/file`, download: item.name }, t("documents.download"))),
+    h(
+      "div",
+      { class: "row" },
+      h("a", { class: "button", href: `${base}/file`, download: item.name }, t("documents.download")),
+    ),
     onchange && factsForm(base, item, onchange),
     list,
   ];
@@ -39,7 +44,8 @@ export function openDocument(domainId, item, { chunkId, onchange } = {}) {
     offset += items.length;
     passages.append(...items.map((chunk) => passage(chunk, chunk.chunkId === chunkId)));
     list.querySelector(".chunks-more")?.remove();
-    if (hasMore) list.append(h("div", { class: "chunks-more" }, button(t("documents.morePassages"), { onclick: next })));
+    if (hasMore)
+      list.append(h("div", { class: "chunks-more" }, button(t("documents.morePassages"), { onclick: next })));
     const marked = passages.querySelector(".chunk-marked");
     if (chunkId && !marked && hasMore && offset < 2000) return await next();
     marked?.scrollIntoView({ block: "center" });
@@ -48,8 +54,8 @@ export function openDocument(domainId, item, { chunkId, onchange } = {}) {
   if (item.status === "failed") list.append(h("p", { class: "bad" }, errorText(item.error ?? {})));
   else {
     loadInto(passages, next, () => {
-      const found = [...passages.querySelectorAll(".chunk")];
-      return found.length ? found : h("p", { class: "soft" }, t("documents.noPassages"));
+      const shown = [...passages.querySelectorAll(".chunk")];
+      return shown.length ? shown : h("p", { class: "soft" }, t("documents.noPassages"));
     });
   }
   return dialog;
@@ -57,8 +63,14 @@ export function openDocument(domainId, item, { chunkId, onchange } = {}) {
 
 /** A form for the labels and dates of a document. */
 function factsForm(base, item, onchange) {
-  const labels = field(t("documents.labels"), input({ value: item.labels?.join(", ") ?? "", dir: "auto", name: "labels" }), { hint: t("documents.labelsHint") });
-  const date = field(t("documents.dated"), input({ type: "date", value: item.date ?? "", name: "date" }), { hint: t("documents.datedHint") });
+  const labels = field(
+    t("documents.labels"),
+    input({ value: item.labels?.join(", ") ?? "", dir: "auto", name: "labels" }),
+    { hint: t("documents.labelsHint") },
+  );
+  const date = field(t("documents.dated"), input({ type: "date", value: item.date ?? "", name: "date" }), {
+    hint: t("documents.datedHint"),
+  });
   const review = field(t("documents.reviewBy"), input({ type: "date", value: item.reviewBy ?? "", name: "reviewBy" }));
   const save = async () => {
     const body = { labels: labelsIn(labels.control.value), reviewBy: review.control.value || null };
@@ -72,19 +84,34 @@ function factsForm(base, item, onchange) {
       labels.setError(error.message);
     }
   };
-  return h("form", { class: "stack-small", onsubmit: (event) => (event.preventDefault(), save()) }, labels, date, review, h("div", { class: "row" }, button(t("documents.saveFacts"), { type: "submit" })));
+  return h(
+    "form",
+    { class: "stack-small", onsubmit: (event) => (event.preventDefault(), save()) },
+    labels,
+    date,
+    review,
+    h("div", { class: "row" }, button(t("documents.saveFacts"), { type: "submit" })),
+  );
 }
 
 /** Badges for the labels of a document: its own and those of folder rules. */
-export const labelBadges = (item) => [...new Set([...(item.labels ?? []), ...(item.folderLabels ?? [])])].map((each) => badge(each));
+export const labelBadges = (item) =>
+  [...new Set([...(item.labels ?? []), ...(item.folderLabels ?? [])])].map((label) => badge(label));
 
-/** A passage with its place; `marked`: it is the one that was asked for. */
+/** A passage with its place. `marked` highlights it. */
 export function passage(chunk, marked = false) {
-  const place = [chunk.page && t("documents.page", { page: chunk.page }), chunk.cells, ...chunk.headingPath].filter(Boolean);
+  const place = [chunk.page && t("documents.page", { page: chunk.page }), chunk.cells, ...chunk.headingPath].filter(
+    Boolean,
+  );
   return h(
     "article",
     { class: marked ? "chunk chunk-marked" : "chunk" },
-    h("header", { class: "small faint wrap", dir: "auto" }, h("span", { class: "mono" }, `#${chunk.ordinal + 1}`), place.length > 0 && ` ${place.join(" › ")}`),
+    h(
+      "header",
+      { class: "small faint wrap", dir: "auto" },
+      h("span", { class: "mono" }, `#${chunk.ordinal + 1}`),
+      place.length > 0 && ` ${place.join(" › ")}`,
+    ),
     h("p", { class: "plain", dir: "auto" }, chunk.text),
   );
 }

@@ -5,7 +5,19 @@ import { h, replace } from "../dom.js";
 import { errorText, loadErrorTexts } from "../errors/text.js";
 import { compareTexts, formatBytes, formatDate, formatNumber, t } from "../i18n.js";
 import { icon } from "../icons.js";
-import { button, doLater, emptyState, input, loadInto, menu, notice, progress, toast, toastError } from "../ui.js";
+import {
+  button,
+  doLater,
+  emptyState,
+  input,
+  isDoomed,
+  loadInto,
+  menu,
+  notice,
+  progress,
+  toast,
+  toastError,
+} from "../ui.js";
 import { labelBadges, openDocument } from "./document.js";
 import { openSources } from "./sources.js";
 import { openStale } from "./stale.js";
@@ -31,8 +43,11 @@ const REMEDIES = {
 export async function show(panel, { domain, rest, app, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/documents`;
   const mayChange = app.can(domain.id, "admin");
-  const gone = new Set();
-  let all = [];
+  const addressOf = (item) => `${base}/${item.id}`;
+  let documents = [];
+  let loads = 0;
+  let isDrawnLate = false;
+  const replaced = new Set(); // by a file of another kind
   let shownCount = SHOWN_AT_ONCE;
   let filter = "all";
   let timer = 0;
@@ -40,9 +55,21 @@ export async function show(panel, { domain, rest, app, place }) {
 
   const sending = h("div", { class: "stack-small" });
   const refused = h("div", { class: "stack-small" });
-  const search = input({ type: "search", class: "input find-input", placeholder: t("documents.find"), "aria-label": t("documents.find"), dataset: { search: "" }, oninput: () => draw() });
+  const search = input({
+    type: "search",
+    class: "input find-input",
+    placeholder: t("documents.find"),
+    "aria-label": t("documents.find"),
+    dataset: { search: "" },
+    oninput: () => draw(),
+  });
   const filters = h("div", { class: "segments", role: "group", "aria-label": t("documents.filter") });
-  const stale = mayChange && button(t("documents.stale"), { icon: "wait", onclick: () => openStale(domain.id, (id) => all.find((each) => each.id === id), open) });
+  const stale =
+    mayChange &&
+    button(t("documents.stale"), {
+      icon: "wait",
+      onclick: () => openStale(domain.id, (id) => documents.find((item) => item.id === id), open),
+    });
   const tools = h("div", { class: "row row-apart" }, filters, search, stale);
   const sources = () => button(t("sources.title"), { icon: "retry", onclick: () => openSources(domain, () => poll()) });
   const list = h("div", {});
@@ -61,47 +88,84 @@ export async function show(panel, { domain, rest, app, place }) {
   }
   describe(true);
 
-  const fits = { all: () => true, failed: (each) => each.status === "failed", working: isWorking };
-  const present = () => all.filter((each) => !gone.has(each.id));
+  const fits = { all: () => true, failed: (item) => item.status === "failed", working: isWorking };
+  const present = () => documents.filter((item) => !isDoomed(addressOf(item)) && !replaced.has(item.id));
 
   const visible = () => {
     const wanted = search.value.trim().toLowerCase();
-    return present().filter((each) => each.name.toLowerCase().includes(wanted) && fits[filter](each));
+    return present().filter((item) => item.name.toLowerCase().includes(wanted) && fits[filter](item));
   };
 
   function draw() {
-    // the next look draws the list again; an open menu must not vanish under the pointer
-    if (list.querySelector(".menu:popover-open")) return;
+    // an open menu must not vanish under the pointer: the list is drawn once it closes
+    isDrawnLate = list.querySelector(".menu:popover-open") !== null;
+    if (isDrawnLate) return;
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
     replace(list, content());
-    if (focused) [list, filters].map((each) => each.querySelector(`[data-key="${CSS.escape(focused)}"]`)).find(Boolean)?.focus();
+    if (focused)
+      [list, filters]
+        .map((element) => element.querySelector(`[data-key="${CSS.escape(focused)}"]`))
+        .find(Boolean)
+        ?.focus();
   }
 
   function drawFilters() {
-    const counts = Object.fromEntries(FILTERS.map((each) => [each, present().filter(fits[each]).length]));
+    const counts = Object.fromEntries(FILTERS.map((name) => [name, present().filter(fits[name]).length]));
     if (!counts[filter]) filter = "all";
     filters.hidden = !counts.failed && !counts.working;
-    const choose = (each) => () => {
-      filter = each;
+    const choose = (name) => () => {
+      filter = name;
       draw();
     };
-    replace(filters, FILTERS.filter((each) => each === "all" || counts[each]).map((each) => h("button", { type: "button", class: "segment", "aria-pressed": String(each === filter), dataset: { key: `filter-${each}` }, onclick: choose(each) }, t(`documents.filter.${each}`), " ", h("span", { class: "segment-count" }, formatNumber(counts[each])))));
+    replace(
+      filters,
+      FILTERS.filter((name) => name === "all" || counts[name]).map((name) =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: "segment",
+            "aria-pressed": String(name === filter),
+            dataset: { key: `filter-${name}` },
+            onclick: choose(name),
+          },
+          t(`documents.filter.${name}`),
+          " ",
+          h("span", { class: "segment-count" }, formatNumber(counts[name])),
+        ),
+      ),
+    );
   }
 
   function content() {
     drawFilters();
-    const found = visible();
+    const shown = visible();
     const any = present().length > 0;
     tools.hidden = !any;
     describe(any);
-    if (!any) return emptyState(t("documents.empty"), t(mayChange ? "documents.emptyAdmin" : "documents.emptyMember"), { icon: "page", actions: files ? files.buttons() : [] });
-    if (!found.length) return h("p", { class: "soft", role: "status" }, t("documents.noneFound"));
-    const more = found.length > shownCount && button(t("documents.more", { count: found.length - shownCount }), { onclick: () => ((shownCount += SHOWN_AT_ONCE), draw()) });
-    return [h("ul", { class: "documents", "aria-label": t("documents.list") }, found.slice(0, shownCount).map(row)), more];
+    if (!any)
+      return emptyState(t("documents.empty"), t(mayChange ? "documents.emptyAdmin" : "documents.emptyMember"), {
+        icon: "page",
+        actions: files ? files.buttons() : [],
+      });
+    if (!shown.length) return h("p", { class: "soft", role: "status" }, t("documents.noneFound"));
+    const moreButton =
+      shown.length > shownCount &&
+      button(t("documents.more", { count: shown.length - shownCount }), {
+        onclick: () => ((shownCount += SHOWN_AT_ONCE), draw()),
+      });
+    return [
+      h("ul", { class: "documents", "aria-label": t("documents.list") }, shown.slice(0, shownCount).map(row)),
+      moreButton,
+    ];
   }
 
   function row(item) {
-    const facts = [item.pageCount && t("documents.pages", { count: item.pageCount }), formatBytes(item.size), formatDate(item.date ?? item.createdAt, { time: false })].filter(Boolean);
+    const facts = [
+      item.pageCount && t("documents.pages", { count: item.pageCount }),
+      formatBytes(item.size),
+      formatDate(item.date ?? item.createdAt, { time: false }),
+    ].filter(Boolean);
     const remedy = item.status === "failed" ? (REMEDIES[item.error?.code] ?? { retry: true }) : null;
     const actions = [
       { label: t("documents.open"), icon: "page", act: () => open(item) },
@@ -110,27 +174,57 @@ export async function show(panel, { domain, rest, app, place }) {
       mayChange && remedy?.retry && { label: t("documents.retry"), icon: "retry", act: () => retry(item) },
       mayChange && null,
       mayChange && { label: t("documents.delete"), icon: "trash", danger: true, act: () => remove(item) },
-    ].filter((each) => each !== false && each !== undefined);
-    const name = h("button", { type: "button", class: "row-name", dir: "auto", dataset: { key: item.id }, onclick: () => open(item) }, item.name);
-    const remedies = mayChange && remedy && [
-      remedy.replace && button(t("documents.replace"), { dataset: { key: `${item.id}-replace` }, onclick: () => replaceFile(item) }),
-      remedy.retry && button(t("documents.retry"), { dataset: { key: `${item.id}-retry` }, onclick: () => retry(item) }),
-    ];
+    ].filter((action) => action !== false && action !== undefined);
+    const name = h(
+      "button",
+      { type: "button", class: "row-name", dir: "auto", dataset: { key: item.id }, onclick: () => open(item) },
+      item.name,
+    );
+    const remedies = mayChange &&
+      remedy && [
+        remedy.replace &&
+          button(t("documents.replace"), { dataset: { key: `${item.id}-replace` }, onclick: () => replaceFile(item) }),
+        remedy.retry &&
+          button(t("documents.retry"), { dataset: { key: `${item.id}-retry` }, onclick: () => retry(item) }),
+      ];
     return h(
       "li",
       { class: "rows-item document-row" },
-      h("div", { class: "document-name" }, name, h("div", { class: "faint small fact-line" }, facts.map((each) => h("span", {}, each)))),
+      h(
+        "div",
+        { class: "document-name" },
+        name,
+        h(
+          "div",
+          { class: "faint small fact-line" },
+          facts.map((fact) => h("span", {}, fact)),
+        ),
+      ),
       stageView(item),
-      h("div", { class: "document-note small soft" }, noteView(item, remedy), remedies && h("div", { class: "row" }, remedies)),
+      h(
+        "div",
+        { class: "document-note small soft" },
+        noteView(item, remedy),
+        remedies && h("div", { class: "row" }, remedies),
+      ),
       h("div", { class: "rows-end" }, labelBadges(item), menu(t("documents.actions", { name: item.name }), actions)),
     );
   }
 
+  /** Load the documents. An answer that comes after a later request was sent changes nothing: it lacks what was done in
+   * between, such as an upload. */
   async function load() {
     clearTimeout(timer);
+    const request = (loads += 1);
     const [{ items }] = await Promise.all([api("GET", base), loadErrorTexts()]);
-    all = items.sort((first, second) => urgency(first) - urgency(second) || second.createdAt.localeCompare(first.createdAt) || compareTexts(first.name, second.name));
-    return all;
+    if (request !== loads) return documents;
+    documents = items.sort(
+      (first, second) =>
+        urgency(first) - urgency(second) ||
+        second.createdAt.localeCompare(first.createdAt) ||
+        compareTexts(first.name, second.name),
+    );
+    return documents;
   }
 
   async function poll() {
@@ -144,7 +238,8 @@ export async function show(panel, { domain, rest, app, place }) {
         if (!error.isOffline) toastError(error);
       }
     }
-    if (!left && all.some(isWorking)) timer = setTimeout(poll, POLL_MS);
+    clearTimeout(timer); // of another poll that ended meanwhile
+    if (!left && documents.some(isWorking)) timer = setTimeout(poll, POLL_MS);
   }
 
   /** Send files. Returns the documents that the server accepted. */
@@ -156,13 +251,22 @@ export async function show(panel, { domain, rest, app, place }) {
     const problems = [];
     const accepted = [];
     const onItems = (items) => {
-      for (const each of items) (each.status === "refused" ? problems : accepted).push(each);
+      for (const item of items) (item.status === "refused" ? problems : accepted).push(item);
       clearTimeout(timer);
       poll();
     };
     try {
-      const onProgress = (sent, of) => bar.set(sent, of, t("documents.sendingBytes", { count: files.length, sent: formatBytes(sent), of: formatBytes(of) }));
-      const count = await uploadFiles(`/api/domains/${encodeURIComponent(domain.id)}/documents${asQuery({ replace: isReplacing || null })}`, files, { signal: stop.signal, onProgress, onItems });
+      const onProgress = (sent, of) =>
+        bar.set(
+          sent,
+          of,
+          t("documents.sendingBytes", { count: files.length, sent: formatBytes(sent), of: formatBytes(of) }),
+        );
+      const count = await uploadFiles(
+        `/api/domains/${encodeURIComponent(domain.id)}/documents${asQuery({ replace: isReplacing || null })}`,
+        files,
+        { signal: stop.signal, onProgress, onItems },
+      );
       if (stop.signal.aborted) toast(t("documents.stopped", { sent: count, of: files.length }));
       else app.announce(t("documents.sent", { count }));
     } catch (error) {
@@ -181,10 +285,10 @@ export async function show(panel, { domain, rest, app, place }) {
     if (!file) return;
     const isSameKind = endingOf(file.name) === endingOf(item.name);
     const named = isSameKind ? new File([file], item.name, { type: file.type }) : file;
-    const [made] = await send([named], { replace: isSameKind });
-    if (!made || isSameKind || made.id === item.id) return;
-    gone.add(item.id);
-    await api("DELETE", `${base}/${item.id}`).catch((error) => {
+    const [accepted] = await send([named], { replace: isSameKind });
+    if (!accepted || isSameKind || accepted.id === item.id) return;
+    replaced.add(item.id);
+    await api("DELETE", addressOf(item)).catch((error) => {
       if (error.status !== 404) throw error; // the server had removed it
     });
     await poll();
@@ -194,7 +298,18 @@ export async function show(panel, { domain, rest, app, place }) {
     const box = notice(
       "bad",
       h("p", { class: "strong" }, t("documents.refused", { count: problems.length })),
-      h("ul", { class: "plain-list" }, problems.map(({ name, error }) => h("li", { dir: "auto" }, name && h("span", { class: "strong" }, `${name}: `), errorText(error).replace(`${name}: `, "")))),
+      h(
+        "ul",
+        { class: "plain-list" },
+        problems.map(({ name, error }) =>
+          h(
+            "li",
+            { dir: "auto" },
+            name && h("span", { class: "strong" }, `${name}: `),
+            errorText(error).replace(`${name}: `, ""),
+          ),
+        ),
+      ),
       button(t("documents.understood"), { kind: "quiet", onclick: () => box.remove() }),
     );
     return box;
@@ -206,18 +321,20 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   function remove(item) {
-    gone.add(item.id);
-    draw();
-    const undo = () => {
-      gone.delete(item.id);
-      draw();
+    const act = async () => {
+      await api("DELETE", addressOf(item));
+      await poll();
     };
-    doLater(t("documents.deleted", { name: item.name }), { act: () => api("DELETE", `${base}/${item.id}`), undo });
+    // who has left and come back sees another list than this one
+    const undo = () => (left ? place.reload() : draw());
+    doLater(t("documents.deleted", { name: item.name }), { act, undo, address: addressOf(item) });
+    draw();
   }
 
   const changed = (item) => {
-    all = all.map((each) => (each.id === item.id ? item : each));
+    documents = documents.map((shown) => (shown.id === item.id ? item : shown));
     draw();
+    poll(); // a request that was sent before the change would bring back what it was
   };
   const open = (item, chunkId) => openDocument(domain.id, item, { chunkId, onchange: mayChange ? changed : undefined });
 
@@ -228,12 +345,13 @@ export async function show(panel, { domain, rest, app, place }) {
     link.remove();
   }
 
+  list.addEventListener("toggle", (event) => event.newState === "closed" && isDrawnLate && draw(), { capture: true });
   await loadInto(list, load, content);
   if (rest[0]) {
-    const named = all.find((each) => each.id === rest[0]);
+    const named = documents.find((item) => item.id === rest[0]);
     if (named) open(named, rest[1]);
   }
-  if (all.some(isWorking)) timer = setTimeout(poll, POLL_MS);
+  if (documents.some(isWorking)) timer = setTimeout(poll, POLL_MS);
   const wake = () => !document.hidden && poll();
   document.addEventListener("visibilitychange", wake);
   return () => {
@@ -248,7 +366,9 @@ async function showModel(line) {
   const { embedder } = await api("GET", "/api/health").catch(() => ({}));
   if (!embedder?.name) return;
   const { name, readsTokens } = embedder;
-  line.textContent = readsTokens ? t("documents.modelWindows", { name, count: readsTokens }) : t("documents.model", { name });
+  line.textContent = readsTokens
+    ? t("documents.modelWindows", { name, count: readsTokens })
+    : t("documents.model", { name });
 }
 
 const isWorking = (item) => !["indexed", "failed"].includes(item.status) || item.denseState === "pending";
@@ -264,25 +384,64 @@ const isUnread = (item) => item.status === "failed" && (item.error?.code ?? "").
 /** Return the word for the stage of a document, and how far reading and indexing are, each from 0 to 1. */
 function stageOf(item) {
   const { scanned = 0, scans, chunks = 0, of } = item.progress;
-  if (item.status === "failed") return { word: t(isUnread(item) ? "documents.state.unread" : "documents.state.failed"), kind: "bad", read: 1, index: isUnread(item) ? 0 : 1 };
-  if (item.status === "indexed" && item.denseState === "pending") return { word: t("documents.state.dense"), kind: "run", read: 1, index: of ? 0.5 + (chunks / of) * 0.5 : 0.8 };
+  if (item.status === "failed")
+    return {
+      word: t(isUnread(item) ? "documents.state.unread" : "documents.state.failed"),
+      kind: "bad",
+      read: 1,
+      index: isUnread(item) ? 0 : 1,
+    };
+  if (item.status === "indexed" && item.denseState === "pending")
+    return { word: t("documents.state.dense"), kind: "run", read: 1, index: of ? 0.5 + (chunks / of) * 0.5 : 0.8 };
   if (item.status === "indexed") return { word: t("documents.state.indexed"), kind: "ok" };
   if (item.status === "queued") return { word: t("documents.state.queued"), kind: "run", read: 0, index: 0 };
-  if (item.status === "parsing") return { word: scans ? t("documents.scanning", { page: Math.min(scanned + 1, scans), of: scans }) : t("documents.state.parsing"), kind: "run", read: scans ? scanned / scans : 0.4, index: 0 };
-  if (item.status === "indexing") return { word: of ? t("documents.stage", { done: chunks, of }) : t("documents.state.indexing"), kind: "run", read: 1, index: of ? chunks / of : 0.1 };
+  if (item.status === "parsing")
+    return {
+      word: scans
+        ? t("documents.scanning", { page: Math.min(scanned + 1, scans), of: scans })
+        : t("documents.state.parsing"),
+      kind: "run",
+      read: scans ? scanned / scans : 0.4,
+      index: 0,
+    };
+  if (item.status === "indexing")
+    return {
+      word: of ? t("documents.stage", { done: chunks, of }) : t("documents.state.indexing"),
+      kind: "run",
+      read: 1,
+      index: of ? chunks / of : 0.1,
+    };
   return { word: t(`documents.state.${item.status}`), kind: "run", read: 0.9, index: 0 };
 }
 
-/** Show the stage: a sign, a word, and while there is more to do the three stages upload, read and index. */
+/** Show the stage of a document: an icon, a word, and the progress of upload, reading and indexing until all are
+ * done. */
 function stageView(item) {
   const { word, kind, read, index } = stageOf(item);
-  const sign = kind === "run" ? h("span", { class: "spinner", "aria-hidden": "true" }) : icon(kind === "ok" ? "check" : "alert", 16);
+  const sign =
+    kind === "run"
+      ? h("span", { class: "spinner", "aria-hidden": "true" })
+      : icon(kind === "ok" ? "check" : "alert", 16);
   const label = h("span", { class: `state state-${kind}` }, sign, h("span", {}, word));
   if (kind === "ok") return h("div", { class: "document-stage" }, label);
-  const segment = (share, isBad) => h("span", { class: isBad ? "stage-part stage-bad" : "stage-part", style: { "--done": `${Math.round(share * 100)}%` } });
+  const segment = (share, isBad) =>
+    h("span", {
+      class: isBad ? "stage-part stage-bad" : "stage-part",
+      style: { "--done": `${Math.round(share * 100)}%` },
+    });
   const parts = [segment(1), segment(read, isUnread(item)), segment(index, kind === "bad" && !isUnread(item))];
   const done = Math.round(((1 + read + index) / 3) * 100);
-  const bar = kind === "run" ? { role: "progressbar", "aria-label": t("documents.progressOf", { name: item.name }), "aria-valuenow": done, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuetext": word } : { "aria-hidden": "true" };
+  const bar =
+    kind === "run"
+      ? {
+          role: "progressbar",
+          "aria-label": t("documents.progressOf", { name: item.name }),
+          "aria-valuenow": done,
+          "aria-valuemin": 0,
+          "aria-valuemax": 100,
+          "aria-valuetext": word,
+        }
+      : { "aria-hidden": "true" };
   return h("div", { class: "document-stage" }, label, h("div", { class: "stages", ...bar }, parts));
 }
 
@@ -295,20 +454,32 @@ function noteView(item, remedy) {
     const text = errorText(error);
     // The server's own text names the file, which the row does already, and says what helps.
     const hasAdvice = text === error.message && text.startsWith('"');
-    return [line(asSentence(text.replace(/^".{1,210}?" was not read: /, "")), true), remedy.words && !hasAdvice && line(t(`documents.remedy.${remedy.words}`))];
+    return [
+      line(asSentence(text.replace(/^".{1,210}?" was not read: /, "")), true),
+      remedy.words && !hasAdvice && line(t(`documents.remedy.${remedy.words}`)),
+    ];
   }
   const { chunksPerSecond, notes } = item.progress;
-  if (item.status === "indexing" && chunksPerSecond) return line(t("documents.rate", { rate: formatNumber(chunksPerSecond, { maximumFractionDigits: 0 }) }));
+  if (item.status === "indexing" && chunksPerSecond)
+    return line(t("documents.rate", { rate: formatNumber(chunksPerSecond, { maximumFractionDigits: 0 }) }));
   if (item.status === "indexed" && item.denseState === "pending") return line(t("documents.searchable"));
-  return [item.chunkCount > 0 && line(t("documents.chunks", { count: item.chunkCount })), line(linesText(item.contextLines)), line(notes?.[0])];
+  return [
+    item.chunkCount > 0 && line(t("documents.chunks", { count: item.chunkCount })),
+    line(linesText(item.contextLines)),
+    line(notes?.[0]),
+  ];
 }
 
 /** Return how many passages have a context line, and why others have none. */
 function linesText(lines) {
   if (!lines) return "";
-  const { made, of, failed, reason } = lines;
-  const said = t(failed > 0 ? "documents.contextLinesFailed" : "documents.contextLines", { made, of, failed });
-  return reason ? `${said}: ${reason}` : said;
+  const { made: count, of, failed, reason } = lines;
+  const summary = t(failed > 0 ? "documents.contextLinesFailed" : "documents.contextLines", {
+    made: count,
+    of,
+    failed,
+  });
+  return reason ? `${summary}: ${reason}` : summary;
 }
 
 /** Ask for one file; resolves to undefined if none is chosen. */
@@ -324,17 +495,34 @@ function chooseFile() {
 /** Let people add files: with buttons, or by dropping files anywhere on the section. Returns the hidden inputs and a
  * function that makes the buttons. */
 function fileInputs(panel, take) {
-  const files = h("input", { type: "file", multiple: true, class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
-  const folder = h("input", { type: "file", multiple: true, webkitdirectory: "", class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
+  const files = h("input", {
+    type: "file",
+    multiple: true,
+    class: "visually-hidden",
+    tabindex: -1,
+    "aria-hidden": "true",
+  });
+  const folder = h("input", {
+    type: "file",
+    multiple: true,
+    webkitdirectory: "",
+    class: "visually-hidden",
+    tabindex: -1,
+    "aria-hidden": "true",
+  });
   // without the list, the picker offers every file, and the server says which it does not read
   api("GET", "/api/document-formats").then(
-    ({ items }) => (files.accept = items.filter((each) => each.mediaType).map((each) => each.ending).join(",")),
+    ({ items }) =>
+      (files.accept = items
+        .filter((item) => item.mediaType)
+        .map((item) => item.ending)
+        .join(",")),
     () => undefined,
   );
-  for (const each of [files, folder]) {
-    each.addEventListener("change", () => {
-      take([...each.files].filter(isWanted));
-      each.value = "";
+  for (const chooser of [files, folder]) {
+    chooser.addEventListener("change", () => {
+      take([...chooser.files].filter(isWanted));
+      chooser.value = "";
     });
   }
   const isFiles = (event) => event.dataTransfer?.types.includes("Files");
@@ -361,6 +549,9 @@ function fileInputs(panel, take) {
       toastError(error);
     }
   };
-  const buttons = () => [button(t("documents.chooseFolder"), { icon: "domain", onclick: () => folder.click() }), button(t("documents.chooseFiles"), { kind: "primary", icon: "upload", onclick: () => files.click() })];
+  const buttons = () => [
+    button(t("documents.chooseFolder"), { icon: "domain", onclick: () => folder.click() }),
+    button(t("documents.chooseFiles"), { kind: "primary", icon: "upload", onclick: () => files.click() }),
+  ];
   return { elements: [files, folder], buttons };
 }

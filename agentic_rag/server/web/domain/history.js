@@ -17,11 +17,14 @@ export async function show(panel, { domain, rest, app, place }) {
 
   /** The questions of the evaluation cases, by the id under which the history has them. */
   let questions = null;
-  const readQuestions = async () => new Map((await api("GET", `${base}/evaluation/cases`)).items.map((each) => [each.id, each.questions.at(-1)]));
+  const readQuestions = async () =>
+    new Map((await api("GET", `${base}/evaluation/cases`)).items.map((change) => [change.id, change.questions.at(-1)]));
   const nameCases = async (changes) => {
-    if (changes.some(({ kind, subject }) => kind === "case" && !questions?.has(subject))) questions = await readQuestions();
+    if (changes.some(({ kind, subject }) => kind === "case" && !questions?.has(subject)))
+      questions = await readQuestions();
   };
-  const nameOf = ({ kind, subject }) => (kind === "case" && questions?.get(subject)) || subject || t(`history.kind.${kind}`);
+  const nameOf = ({ kind, subject }) =>
+    (kind === "case" && questions?.get(subject)) || subject || t(`history.kind.${kind}`);
 
   /** `parts`: a number, or a kind and a subject, each of which may be missing. */
   async function draw(parts = []) {
@@ -32,38 +35,75 @@ export async function show(panel, { domain, rest, app, place }) {
 
   async function drawList(kind, subject) {
     const list = h("ul", { class: "rows", "aria-label": t("history.list") });
-    const more = h("div", { class: "row" });
+    const moreRow = h("div", { class: "row" });
     const page = async (below) => {
-      const found = await api("GET", `${base}/history`, { query: { kind, subject, below, limit: AT_ONCE } });
-      await nameCases(found.items);
-      return found;
+      const loaded = await api("GET", `${base}/history`, { query: { kind, subject, below, limit: AT_ONCE } });
+      await nameCases(loaded.items);
+      return loaded;
     };
     const add = ({ items, hasMore }) => {
-      for (const each of items) list.append(row(each));
+      for (const change of items) list.append(row(change));
       const last = items.at(-1);
-      replace(more, hasMore && button(t("history.more"), { onclick: async () => add(await page(last.n)) }));
+      replace(moreRow, hasMore && button(t("history.more"), { onclick: async () => add(await page(last.n)) }));
     };
-    const which = select([["", t("history.kind.all")], ...kinds.map((each) => [each, t(`history.kind.${each}`)])], {
+    const which = select([["", t("history.kind.all")], ...kinds.map((kind) => [kind, t(`history.kind.${kind}`)])], {
       value: kind ?? "",
       "aria-label": t("history.kind"),
       onchange: () => app.navigate(which.value ? place.href(which.value) : place.href()),
     });
-    const only = subject && h("p", { class: "row" }, h("span", { class: "soft" }, t("history.subjectOnly")), h("code", { class: "wrap" }, subject), h("a", { href: place.href() }, t("history.showAll")));
+    const only =
+      subject &&
+      h(
+        "p",
+        { class: "row" },
+        h("span", { class: "soft" }, t("history.subjectOnly")),
+        h("code", { class: "wrap" }, subject),
+        h("a", { href: place.href() }, t("history.showAll")),
+      );
     const body = h("div", { class: "stack" });
-    replace(panel, h("div", { class: "stack" }, h("div", { class: "row row-apart" }, h("p", { class: "soft grow" }, t("history.text")), which), only, body));
-    await loadInto(body, () => page(null), (found) => {
-      if (!found.items.length) return emptyState(t(kind ? "history.noneOf" : "history.none"), t(kind ? "history.noneOfText" : "history.noneText"), { icon: "history" });
-      add(found);
-      return [list, more];
-    });
+    replace(
+      panel,
+      h(
+        "div",
+        { class: "stack" },
+        h("div", { class: "row row-apart" }, h("p", { class: "soft grow" }, t("history.text")), which),
+        only,
+        body,
+      ),
+    );
+    await loadInto(
+      body,
+      () => page(null),
+      (loaded) => {
+        if (!loaded.items.length)
+          return emptyState(
+            t(kind ? "history.noneOf" : "history.none"),
+            t(kind ? "history.noneOfText" : "history.noneText"),
+            { icon: "history" },
+          );
+        add(loaded);
+        return [list, moreRow];
+      },
+    );
   }
 
-  function row(each) {
+  function row(change) {
     return h(
       "li",
       { class: "rows-item" },
-      h("div", { class: "grow" }, h("a", { class: "row-name", dir: "auto", href: place.href(String(each.n)) }, nameOf(each)), madeBy(each)),
-      h("div", { class: "rows-end" }, each.gone && badge(t("history.gone"), "bad"), each.redacted && badge(t("history.redacted"), "wait"), badge(t(`history.kind.${each.kind}`))),
+      h(
+        "div",
+        { class: "grow" },
+        h("a", { class: "row-name", dir: "auto", href: place.href(String(change.n)) }, nameOf(change)),
+        madeBy(change),
+      ),
+      h(
+        "div",
+        { class: "rows-end" },
+        change.gone && badge(t("history.gone"), "bad"),
+        change.redacted && badge(t("history.redacted"), "wait"),
+        badge(t(`history.kind.${change.kind}`)),
+      ),
     );
   }
 
@@ -71,7 +111,11 @@ export async function show(panel, { domain, rest, app, place }) {
     const back = h("a", { class: "quiet-link small", href: place.href() }, t("history.back"));
     const body = h("div", { class: "stack" });
     replace(panel, h("div", { class: "stack" }, back, body));
-    await loadInto(body, () => readChange(n), ({ change, newest, would }) => changeView(change, newest, would));
+    await loadInto(
+      body,
+      () => readChange(n),
+      ({ change, newest, would }) => changeView(change, newest, would),
+    );
   }
 
   /** A change, the newest one of the same thing, and how this differs from that: what restoring would do. */
@@ -79,18 +123,31 @@ export async function show(panel, { domain, rest, app, place }) {
     const change = await api("GET", `${base}/history/${n}`);
     await nameCases([change]);
     const newest = await newestOf(change);
-    const would = newest.n === change.n ? null : await api("GET", `${base}/history/${n}`, { query: { against: newest.n } });
+    const would =
+      newest.n === change.n ? null : await api("GET", `${base}/history/${n}`, { query: { against: newest.n } });
     return { change, newest, would };
   }
 
-  const newestOf = async ({ kind, subject }) => (await api("GET", `${base}/history`, { query: { kind, subject, limit: 1 } })).items[0];
+  const newestOf = async ({ kind, subject }) =>
+    (await api("GET", `${base}/history`, { query: { kind, subject, limit: 1 } })).items[0];
 
   function changeView(change, newest, would) {
     const mayRestore = newest.n !== change.n && !change.redacted;
     const head = h(
       "div",
       { class: "row row-apart" },
-      h("div", { class: "stack-small" }, h("h2", { class: "wrap", dir: "auto" }, nameOf(change)), h("p", { class: "row" }, badge(t(`history.kind.${change.kind}`)), madeBy(change), h("span", { class: "faint small" }, t("history.one", { n: change.n })))),
+      h(
+        "div",
+        { class: "stack-small" },
+        h("h2", { class: "wrap", dir: "auto" }, nameOf(change)),
+        h(
+          "p",
+          { class: "row" },
+          badge(t(`history.kind.${change.kind}`)),
+          madeBy(change),
+          h("span", { class: "faint small" }, t("history.one", { n: change.n })),
+        ),
+      ),
       mayRestore && button(t("history.restore"), { kind: "primary", icon: "history", onclick: () => restore(change) }),
     );
     return [
@@ -100,11 +157,22 @@ export async function show(panel, { domain, rest, app, place }) {
       change.gone && notice("info", t("history.goneThen")),
       part(t("history.what"), differenceView(change)),
       would && part(t("history.backWould"), differenceView(would)),
-      change.content !== null && h("details", {}, h("summary", { class: "soft" }, t("history.content")), h("pre", { class: "code-block mono small", dir: "auto", tabindex: 0 }, typeof change.content === "string" ? change.content : JSON.stringify(change.content, null, 2))),
+      change.content !== null &&
+        h(
+          "details",
+          {},
+          h("summary", { class: "soft" }, t("history.content")),
+          h(
+            "pre",
+            { class: "code-block mono small", dir: "auto", tabindex: 0 },
+            typeof change.content === "string" ? change.content : JSON.stringify(change.content, null, 2),
+          ),
+        ),
     ];
   }
 
-  const part = (title, content) => h("section", { class: "stack-small", "aria-label": title }, h("h3", {}, title), content);
+  const part = (title, content) =>
+    h("section", { class: "stack-small", "aria-label": title }, h("h3", {}, title), content);
 
   /** Restore a change; taking that back restores what was there before, which the history has, too. */
   async function restore(change) {
@@ -121,7 +189,7 @@ export async function show(panel, { domain, rest, app, place }) {
   /** What is shown here follows what was restored; a reader who has gone on is left where they are. */
   async function settled({ kind }) {
     if (left) return void (await app.domains({ again: true }));
-    if (kind === "settings") place.renamed(await api("GET", base));
+    if (kind === "settings") place.changed(await api("GET", base));
     if (location.hash === place.href(kind)) await draw([kind]);
     else app.navigate(place.href(kind));
   }
@@ -132,7 +200,12 @@ export async function show(panel, { domain, rest, app, place }) {
 
 /** Who made a change, and when. */
 function madeBy({ author, at }) {
-  const known = { disk: t("history.author.disk"), system: t("history.author.system"), "": t("history.author.nobody") };
-  const who = Object.hasOwn(known, author) ? known[author] : author;
-  return h("span", { class: "fact-line small soft" }, h("span", { class: "wrap", dir: "auto" }, who), h("time", { datetime: at, title: formatDate(at) }, formatAgo(at)));
+  const names = { disk: t("history.author.disk"), system: t("history.author.system"), "": t("history.author.nobody") };
+  const who = Object.hasOwn(names, author) ? names[author] : author;
+  return h(
+    "span",
+    { class: "fact-line small soft" },
+    h("span", { class: "wrap", dir: "auto" }, who),
+    h("time", { datetime: at, title: formatDate(at) }, formatAgo(at)),
+  );
 }

@@ -1,4 +1,4 @@
-// JSON as somebody types it: what is wrong with it and where, and where each value of it stands.
+// A reader for JSON that a person types: it returns the place of an error, and of each value.
 //
 // Pure. Places are `{start, end, line, column}`: offsets in the text, line and column from 1. A path is written as the
 // server writes it: the keys with dots between them, such as `mcpServers.github.args.1`.
@@ -15,7 +15,11 @@ export function readJson(text) {
     return { value, places: reader.places, error: null };
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
-    return { value: undefined, places: reader.places, error: { ...reader.point(error.at), ...error.facts, code: error.code, start: error.at } };
+    return {
+      value: undefined,
+      places: reader.places,
+      error: { ...reader.point(error.at), ...error.facts, code: error.code, start: error.at },
+    };
   }
 }
 
@@ -25,8 +29,8 @@ export function placeOf(places, path) {
   const keys = path.split(".");
   for (let skip = 0; skip <= Math.min(2, keys.length); skip += 1) {
     for (let length = keys.length; length > skip; length -= 1) {
-      const found = places.get(keys.slice(skip, length).join("."));
-      if (found) return found;
+      const place = places.get(keys.slice(skip, length).join("."));
+      if (place) return place;
     }
   }
   return places.get("") ?? null;
@@ -60,7 +64,7 @@ class Reader {
 
   point(at) {
     let low = 0;
-    for (let high = this.starts.length; high - low > 1; ) {
+    for (let high = this.starts.length; high - low > 1;) {
       const middle = (low + high) >> 1;
       if (this.starts[middle] <= at) low = middle;
       else high = middle;
@@ -79,9 +83,9 @@ class Reader {
 
   value(path) {
     const start = this.at;
-    const found = this.read(path);
+    const value = this.read(path);
     this.keep(path, start);
-    return found;
+    return value;
   }
 
   read(path) {
@@ -111,21 +115,22 @@ class Reader {
   }
 
   object(path) {
-    const found = Object.create(null);
-    const own = new Map();
+    const object = Object.create(null);
+    const places = new Map();
     this.deeper();
     if (this.text[this.at] !== "}") {
       for (;;) {
-        if (this.text[this.at] !== '"') this.fail(this.text[this.at] === "}" ? "comma" : this.text[this.at] === undefined ? "end" : "key");
+        if (this.text[this.at] !== '"')
+          this.fail(this.text[this.at] === "}" ? "comma" : this.text[this.at] === undefined ? "end" : "key");
         const start = this.at;
         const key = this.string();
-        if (own.has(key)) this.fail("twice", start, { key });
-        own.set(key, start);
+        if (places.has(key)) this.fail("twice", start, { key });
+        places.set(key, start);
         this.space();
         if (this.text[this.at] !== ":") this.fail("colon");
         this.at += 1;
         this.space();
-        found[key] = this.value(path ? `${path}.${key}` : key);
+        object[key] = this.value(path ? `${path}.${key}` : key);
         this.space();
         if (this.text[this.at] !== ",") break;
         this.at += 1;
@@ -135,16 +140,16 @@ class Reader {
     }
     this.at += 1;
     this.depth -= 1;
-    return Object.fromEntries(Object.entries(found));
+    return Object.fromEntries(Object.entries(object));
   }
 
   list(path) {
-    const found = [];
+    const values = [];
     this.deeper();
     if (this.text[this.at] !== "]") {
       for (;;) {
         if (this.text[this.at] === "]") this.fail("comma");
-        found.push(this.value(path ? `${path}.${found.length}` : `${found.length}`));
+        values.push(this.value(path ? `${path}.${values.length}` : `${values.length}`));
         this.space();
         if (this.text[this.at] !== ",") break;
         this.at += 1;
@@ -154,34 +159,34 @@ class Reader {
     }
     this.at += 1;
     this.depth -= 1;
-    return found;
+    return values;
   }
 
   string() {
     const start = this.at;
-    let found = "";
+    let text = "";
     this.at += 1;
     for (;;) {
-      const each = this.text[this.at];
-      if (each === undefined || each === "\n") this.fail("string", start);
-      if (each === '"') break;
-      if (each < " ") this.fail("control");
-      if (each !== "\\") {
-        found += each;
+      const character = this.text[this.at];
+      if (character === undefined || character === "\n") this.fail("string", start);
+      if (character === '"') break;
+      if (character < " ") this.fail("control");
+      if (character !== "\\") {
+        text += character;
         this.at += 1;
         continue;
       }
       const next = this.text[this.at + 1];
       const code = this.text.slice(this.at + 2, this.at + 6);
       if (next === "u" && /^[\da-fA-F]{4}$/.test(code)) {
-        found += String.fromCharCode(Number.parseInt(code, 16));
+        text += String.fromCharCode(Number.parseInt(code, 16));
         this.at += 6;
       } else if (next in ESCAPES) {
-        found += ESCAPES[next];
+        text += ESCAPES[next];
         this.at += 2;
       } else this.fail("escape");
     }
     this.at += 1;
-    return found;
+    return text;
   }
 }

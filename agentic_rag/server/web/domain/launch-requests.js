@@ -1,7 +1,7 @@
 // What a domain asked the operator to allow, and what became of it.
 
 import { api } from "../api.js";
-import { h, replace } from "../dom.js";
+import { h } from "../dom.js";
 import { inWords, loadSentences } from "../errors/text.js";
 import { formatDate, t } from "../i18n.js";
 import { badge, button } from "../ui.js";
@@ -10,24 +10,38 @@ await loadSentences();
 
 const KINDS = { open: "wait", approved: "wait", installed: "ok", refused: "bad" };
 
-export async function drawRequests(element, base) {
-  const { items } = await api("GET", `${base}/launch-requests`);
-  if (!items.length) return replace(element);
-  return replace(
-    element,
-    h("section", { class: "stack-small", "aria-label": t("servers.requests") }, h("h2", {}, t("servers.requests")), h("ul", { class: "rows" }, items.map((each) => row(each, base, () => drawRequests(element, base))))),
+/** Return the list of a domain's requests. `onchange()` loads it again. */
+export function requestsView(requests, base, onchange) {
+  const rows = requests.map((request) => row(request, base, onchange));
+  return h(
+    "section",
+    { class: "stack-small", "aria-label": t("servers.requests") },
+    h("h2", {}, t("servers.requests")),
+    h("ul", { class: "rows" }, rows),
   );
 }
 
-function row(each, base, again) {
+function row(request, base, onchange) {
   const withdraw = async () => {
-    await api("DELETE", `${base}/launch-requests/${each.id}`);
-    await again();
+    await api("DELETE", `${base}/launch-requests/${request.id}`);
+    await onchange();
   };
   return h(
     "li",
     { class: "rows-item" },
-    h("div", { class: "grow" }, h("span", { class: "strong wrap" }, each.server), h("p", { class: "mono small soft wrap", dir: "ltr" }, [each.command, ...each.args].join(" ")), each.reason && h("p", { class: "small wrap", dir: "auto" }, inWords(each.reason)), h("p", { class: "faint small" }, formatDate(each.requestedAt))),
-    h("div", { class: "rows-end" }, badge(t(`servers.request.${each.state}`), KINDS[each.state] ?? ""), each.state === "open" && button(t("servers.withdraw"), { kind: "quiet", onclick: withdraw })),
+    h(
+      "div",
+      { class: "grow" },
+      h("span", { class: "strong wrap" }, request.server),
+      h("p", { class: "mono small soft wrap", dir: "ltr" }, [request.command, ...request.args].join(" ")),
+      request.reason && h("p", { class: "small wrap", dir: "auto" }, inWords(request.reason)),
+      h("p", { class: "faint small" }, formatDate(request.requestedAt)),
+    ),
+    h(
+      "div",
+      { class: "rows-end" },
+      badge(t(`servers.request.${request.state}`), KINDS[request.state] ?? ""),
+      request.state === "open" && button(t("servers.withdraw"), { kind: "quiet", onclick: withdraw }),
+    ),
   );
 }

@@ -8,7 +8,23 @@ import { showSchedules } from "../notifications/schedules.js";
 export async function show(panel, { domain, app }) {
   const endpoints = h("section", { class: "stack" });
   const schedules = h("section", { class: "stack" });
-  panel.append(h("div", { class: "stack" }, h("h2", {}, t("notifications.endpoints")), endpoints, h("h2", {}, t("notifications.schedules")), schedules));
-  await showEndpoints(endpoints, { base: `/api/domains/${encodeURIComponent(domain.id)}/endpoints`, app });
-  await showSchedules(schedules, { domain });
+  panel.append(
+    h(
+      "div",
+      { class: "stack" },
+      h("h2", {}, t("notifications.endpoints")),
+      endpoints,
+      h("h2", {}, t("notifications.schedules")),
+      schedules,
+    ),
+  );
+  const lists = await Promise.allSettled([
+    showEndpoints(endpoints, { base: `/api/domains/${encodeURIComponent(domain.id)}/endpoints`, app }),
+    showSchedules(schedules, { domain }),
+  ]);
+  const leave = () => lists.forEach(({ value: end }) => end?.());
+  const failed = lists.find(({ status }) => status === "rejected");
+  if (!failed) return leave;
+  leave();
+  throw failed.reason;
 }

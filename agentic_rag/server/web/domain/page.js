@@ -1,5 +1,6 @@
-// One domain: its name, the sections in three groups, and the section that is open. Each section is a module, loaded when
-// it is opened: `async function show(panel, {domain, rest, app, place})` may return `leave()` or `{leave, update(rest)}`.
+// One domain: its name, the sections in three groups, and the section that is open. Each section is a module, loaded
+// when it is opened: `async function show(panel, {domain, rest, app, place})` may return `leave()` or `{leave,
+// update(rest)}`.
 
 import { api, lazily, loadAll } from "../api.js";
 import { h, newId, replace } from "../dom.js";
@@ -9,19 +10,110 @@ import { button, checkbox, emptyState, field, input, menu, openDialog, skeleton 
 
 /** The sections in the order of the navigation. `allow`: the least grant; `words`: the sections of the languages. */
 const SECTIONS = [
-  { key: "documents", group: "content", icon: "page", allow: "member", words: ["documents", "sources", "operator"], load: lazily((again) => import(`./documents.js${again}`)) },
-  { key: "search", group: "content", icon: "search", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./search.js${again}`)) },
-  { key: "evaluation", group: "content", icon: "chart", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./evaluation.js${again}`)) },
-  { key: "prompt", group: "behaviour", icon: "edit", allow: "author", words: ["settings"], load: lazily((again) => import(`./prompt.js${again}`)) },
-  { key: "roles", group: "behaviour", icon: "person", allow: "author", words: ["roles", "settings"], load: lazily((again) => import(`../roles/roles.js${again}`)) },
-  { key: "memory", group: "behaviour", icon: "thought", allow: "member", words: ["roles"], load: lazily((again) => import(`../roles/memory.js${again}`)) },
-  { key: "servers", group: "behaviour", icon: "server", allow: "admin", words: ["servers", "settings"], load: lazily((again) => import(`./servers.js${again}`)) },
-  { key: "settings", group: "behaviour", icon: "operator", allow: "admin", words: ["settings"], load: lazily((again) => import(`./settings.js${again}`)) },
-  { key: "notifications", group: "behaviour", icon: "wait", allow: "admin", words: ["notifications", "operator"], load: lazily((again) => import(`./notifications.js${again}`)) },
-  { key: "answers", group: "record", icon: "chat", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./answers.js${again}`)) },
-  { key: "feedback", group: "record", icon: "thumb-up", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./feedback.js${again}`)) },
-  { key: "history", group: "record", icon: "history", allow: "author", words: ["history"], load: lazily((again) => import(`./history.js${again}`)) },
-  { key: "usage", group: "record", icon: "list", allow: "admin", words: ["usage"], load: lazily((again) => import(`./usage.js${again}`)) },
+  {
+    key: "documents",
+    group: "content",
+    icon: "page",
+    allow: "member",
+    words: ["documents", "sources", "operator"],
+    load: lazily((again) => import(`./documents.js${again}`)),
+  },
+  {
+    key: "search",
+    group: "content",
+    icon: "search",
+    allow: "admin",
+    words: ["retrieval", "documents"],
+    load: lazily((again) => import(`./search.js${again}`)),
+  },
+  {
+    key: "evaluation",
+    group: "content",
+    icon: "chart",
+    allow: "admin",
+    words: ["evaluation"],
+    load: lazily((again) => import(`./evaluation.js${again}`)),
+  },
+  {
+    key: "prompt",
+    group: "behaviour",
+    icon: "edit",
+    allow: "author",
+    words: ["settings"],
+    load: lazily((again) => import(`./prompt.js${again}`)),
+  },
+  {
+    key: "roles",
+    group: "behaviour",
+    icon: "person",
+    allow: "author",
+    words: ["roles", "settings"],
+    load: lazily((again) => import(`../roles/roles.js${again}`)),
+  },
+  {
+    key: "memory",
+    group: "behaviour",
+    icon: "thought",
+    allow: "member",
+    words: ["roles"],
+    load: lazily((again) => import(`../roles/memory.js${again}`)),
+  },
+  {
+    key: "servers",
+    group: "behaviour",
+    icon: "server",
+    allow: "admin",
+    words: ["servers", "settings"],
+    load: lazily((again) => import(`./servers.js${again}`)),
+  },
+  {
+    key: "settings",
+    group: "behaviour",
+    icon: "operator",
+    allow: "admin",
+    words: ["settings"],
+    load: lazily((again) => import(`./settings.js${again}`)),
+  },
+  {
+    key: "notifications",
+    group: "behaviour",
+    icon: "wait",
+    allow: "admin",
+    words: ["notifications", "operator"],
+    load: lazily((again) => import(`./notifications.js${again}`)),
+  },
+  {
+    key: "answers",
+    group: "record",
+    icon: "chat",
+    allow: "admin",
+    words: ["retrieval", "documents"],
+    load: lazily((again) => import(`./answers.js${again}`)),
+  },
+  {
+    key: "feedback",
+    group: "record",
+    icon: "thumb-up",
+    allow: "admin",
+    words: ["evaluation"],
+    load: lazily((again) => import(`./feedback.js${again}`)),
+  },
+  {
+    key: "history",
+    group: "record",
+    icon: "history",
+    allow: "author",
+    words: ["history"],
+    load: lazily((again) => import(`./history.js${again}`)),
+  },
+  {
+    key: "usage",
+    group: "record",
+    icon: "list",
+    allow: "admin",
+    words: ["usage"],
+    load: lazily((again) => import(`./usage.js${again}`)),
+  },
 ];
 const GROUPS = ["content", "behaviour", "record"];
 
@@ -35,83 +127,154 @@ export async function show(main, { params, app }) {
   replace(main, h("div", { class: "domain-layout" }, head, h("div", { class: "page page-domain" }, title, panel)));
 
   async function draw(wanted) {
-    const own = ++turn;
+    const ownTurn = ++turn;
     asked = wanted;
     const { domain: id, tab, rest } = wanted;
-    const sections = SECTIONS.filter((each) => app.can(id, each.allow));
-    const chosen = sections.find((each) => each.key === (tab ?? "documents"));
+    const sections = sectionsOf(id);
+    const chosen = sections.find((section) => section.key === (tab ?? "documents"));
     if (shown.domain?.id === id && shown.key === chosen?.key && shown.update) return shown.update(rest);
     await shown.leave?.();
-    const known = shown.domain?.id === id ? shown.domain : null;
-    shown = { domain: known, key: null, leave: null, update: null };
+    const loaded = shown.domain?.id === id ? shown.domain : null;
+    shown = { domain: loaded, key: null, leave: null, update: null };
     drawTitle(chosen?.key);
     let domain;
     try {
-      domain = known ?? (await api("GET", `/api/domains/${encodeURIComponent(id)}`));
+      domain = loaded ?? (await api("GET", `/api/domains/${encodeURIComponent(id)}`));
     } catch (error) {
-      if (own === turn) {
+      if (ownTurn === turn) {
         replace(title);
         replace(panel, cannotShow(error));
       }
       return undefined;
     }
-    if (own !== turn) return undefined;
+    if (ownTurn !== turn) return undefined;
     shown.domain = domain;
     drawHead(domain, sections, chosen?.key);
     if (!chosen) return replace(panel, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
     replace(panel, skeleton());
-    const [module] = await loadAll(chosen.load(), loadWords(...chosen.words));
-    if (own !== turn) return undefined;
-    // a new element: the old one would be seen to move when the section describes itself above it
-    const fresh = h("div", { class: `domain-panel panel-${chosen.key}` });
-    panel.replaceWith(fresh);
-    panel = fresh;
-    const place = {
-      href: (...parts) => ["#/domains", id, chosen.key, ...parts].map((each, at) => (at ? encodeURIComponent(each) : each)).join("/"),
-      /** Show a line below the title and buttons beside it. */
-      describe: (text, ...actions) => drawTitle(chosen.key, text, actions),
-      /** Return a link to the domain's chat, for a section that has nothing to show before the first question. */
-      chatLink: () => h("a", { class: "button", href: `#/chat/${encodeURIComponent(id)}` }, t("domain.chat")),
-      renamed: (changed) => {
-        shown.domain = changed;
-        drawHead(changed, sections, chosen.key);
-        app.domains({ again: true }).catch(() => {});
-      },
-    };
-    const left = await module.show(panel, { domain, rest: rest ?? [], app, place });
-    const ends = typeof left === "function" ? { leave: left } : (left ?? {});
-    if (own !== turn) return ends.leave?.();
-    Object.assign(shown, { key: chosen.key, leave: ends.leave ?? null, update: ends.update ?? null });
+    try {
+      const [module] = await loadAll(chosen.load(), loadWords(...chosen.words));
+      if (ownTurn !== turn) return undefined;
+      // a new element: the old one would be seen to move when the section describes itself above it, and a section that
+      // the reader has left may still draw into it
+      const fresh = h("div", { class: `domain-panel panel-${chosen.key}` });
+      panel.replaceWith(fresh);
+      panel = fresh;
+      const left = await module.show(panel, {
+        domain,
+        rest: rest ?? [],
+        app,
+        place: placeOf(domain, chosen.key, ownTurn),
+      });
+      const ends = typeof left === "function" ? { leave: left } : (left ?? {});
+      if (ownTurn !== turn) return ends.leave?.();
+      Object.assign(shown, { key: chosen.key, leave: ends.leave ?? null, update: ends.update ?? null });
+    } catch (error) {
+      if (ownTurn !== turn) return undefined;
+      if (!error.code) console.error(error);
+      const again = button(t("shell.tryAgain"), { icon: "retry", onclick: () => draw(asked) });
+      replace(
+        panel,
+        emptyState(t("shell.notLoaded"), error.code ? error.message : t("shell.failed"), {
+          icon: "alert",
+          actions: [again],
+        }),
+      );
+    }
     return undefined;
   }
 
+  /** Return what a section gets of this page: its address, and functions that change the page around it. A section may
+   * call them late, when the reader is in another section or domain (`own` is no longer the turn): these keep their
+   * title. */
+  function placeOf({ id }, key, ownTurn) {
+    return {
+      href: (...parts) =>
+        ["#/domains", id, key, ...parts].map((part, at) => (at ? encodeURIComponent(part) : part)).join("/"),
+      /** Show a line below the title and buttons beside it. */
+      describe: (text, ...actions) => ownTurn === turn && drawTitle(key, text, actions),
+      /** Return a link to the domain's chat, for a section that has nothing to show before the first question. */
+      chatLink: () => h("a", { class: "button", href: `#/chat/${encodeURIComponent(id)}` }, t("domain.chat")),
+      /** Show the domain as it was saved. */
+      changed: (domain) => {
+        app.domains({ again: true }).catch(() => {});
+        if (shown.domain?.id !== id || !main.isConnected) return;
+        shown.domain = domain;
+        drawHead(domain, sectionsOf(id), asked.tab ?? "documents");
+      },
+      /** Load the section again if the reader is in it, wherever in the console that was asked for. */
+      reload: () =>
+        asked.domain === id && (asked.tab ?? "documents") === key && main.isConnected ? reload() : undefined,
+    };
+  }
+
+  async function reload() {
+    await shown.leave?.();
+    shown = { domain: null, key: null, leave: null, update: null };
+    await draw(asked);
+  }
+
+  const sectionsOf = (id) => SECTIONS.filter((section) => app.can(id, section.allow));
+
   function drawTitle(key, text = "", actions = []) {
-    replace(title, key && h("div", { class: "section-words" }, h("h2", { class: "section-title" }, t(`domain.tab.${key}`)), text && h("p", { class: "soft" }, text)), actions.length > 0 && h("div", { class: "row" }, actions));
+    replace(
+      title,
+      key &&
+        h(
+          "div",
+          { class: "section-words" },
+          h("h2", { class: "section-title" }, t(`domain.tab.${key}`)),
+          text && h("p", { class: "soft" }, text),
+        ),
+      actions.length > 0 && h("div", { class: "row" }, actions),
+    );
   }
 
   function drawHead(domain, sections, current) {
     app.setTitle(current && t(`domain.tab.${current}`), domain.name);
     const actions = [
-      app.can(domain.id, "admin") && { label: t("domain.export"), icon: "download", act: async () => (await import("./bundles.js")).openExport(domain) },
+      app.can(domain.id, "admin") && {
+        label: t("domain.export"),
+        icon: "download",
+        act: async () => (await import("./bundles.js")).openExport(domain),
+      },
       app.can(domain.id, "admin") && { label: t("domain.importOver"), icon: "upload", act: () => importOver(domain) },
-      app.user.operator && { label: t("domain.delete"), icon: "trash", danger: true, act: () => deleteDomain(app, domain) },
+      app.user.operator && {
+        label: t("domain.delete"),
+        icon: "trash",
+        danger: true,
+        act: () => deleteDomain(app, domain),
+      },
     ].filter(Boolean);
     const nav = sectionLinks(domain, sections, current);
-    const opener = h("button", { type: "button", class: "button section-opener", popovertarget: nav.id, "aria-haspopup": "true" }, icon("menu"), h("span", {}, current ? t(`domain.tab.${current}`) : t("domain.tabs")), icon("down", 16));
-    const list = h("nav", { class: "small", "aria-label": t("domain.where") }, h("a", { class: "quiet-link", href: "#/domains" }, t("domain.title")));
+    const opener = h(
+      "button",
+      { type: "button", class: "button section-opener", popovertarget: nav.id, "aria-haspopup": "true" },
+      icon("menu"),
+      h("span", {}, current ? t(`domain.tab.${current}`) : t("domain.tabs")),
+      icon("down", 16),
+    );
+    const list = h(
+      "nav",
+      { class: "small", "aria-label": t("domain.where") },
+      h("a", { class: "quiet-link", href: "#/domains" }, t("domain.title")),
+    );
     const name = h("h1", { class: "domain-name wrap", dir: "auto" }, domain.name);
-    replace(head, list, h("div", { class: "domain-names" }, name, actions.length > 0 && menu(t("domain.more"), actions)), opener, nav);
+    replace(
+      head,
+      list,
+      h("div", { class: "domain-names" }, name, actions.length > 0 && menu(t("domain.more"), actions)),
+      opener,
+      nav,
+    );
   }
 
-  /** What is shown is read anew once a bundle came over it; a reader who has gone on stays where they are. */
+  /** Import a bundle over a domain, and load the section again if it is still shown. */
   async function importOver(domain) {
     const report = await (await import("./bundles.js")).openImport(domain);
     if (!report) return;
     app.domains({ again: true }).catch(() => {});
-    if (shown.domain?.id !== domain.id) return;
-    await shown.leave?.();
-    shown = { domain: null, key: null, leave: null, update: null };
-    await draw(asked);
+    if (shown.domain?.id === domain.id && main.isConnected) await reload();
   }
 
   await draw(params);
@@ -127,22 +290,47 @@ export async function show(main, { params, app }) {
 /** The links to the sections in their groups: a column beside the section, and where that is too narrow, a popover. */
 function sectionLinks(domain, sections, current) {
   const address = encodeURIComponent(domain.id);
-  const link = (href, name, words, attributes = {}) => h("a", { class: "section-link", href, ...attributes }, icon(name, 16), h("span", {}, words));
+  const link = (href, name, words, attributes = {}) =>
+    h("a", { class: "section-link", href, ...attributes }, icon(name, 16), h("span", {}, words));
   const groups = GROUPS.map((group) => {
-    const own = sections.filter((each) => each.group === group);
-    if (!own.length) return null;
+    const members = sections.filter((section) => section.group === group);
+    if (!members.length) return null;
     const heading = newId("group");
-    const links = own.map((each) => h("li", {}, link(`#/domains/${address}/${each.key}`, each.icon, t(`domain.tab.${each.key}`), { "aria-current": each.key === current ? "page" : null })));
-    return h("div", { class: "section-group" }, h("p", { class: "section-group-name", id: heading }, t(`domain.group.${group}`)), h("ul", { "aria-labelledby": heading }, links));
+    const links = members.map((section) =>
+      h(
+        "li",
+        {},
+        link(`#/domains/${address}/${section.key}`, section.icon, t(`domain.tab.${section.key}`), {
+          "aria-current": section.key === current ? "page" : null,
+        }),
+      ),
+    );
+    return h(
+      "div",
+      { class: "section-group" },
+      h("p", { class: "section-group-name", id: heading }, t(`domain.group.${group}`)),
+      h("ul", { "aria-labelledby": heading }, links),
+    );
   });
-  const nav = h("nav", { class: "section-nav", id: newId("sections"), popover: "auto", "aria-label": t("domain.tabs") }, link(`#/chat/${address}`, "chat", t("domain.chat")), groups);
-  nav.addEventListener("click", (event) => event.target.closest("a") && nav.matches(":popover-open") && nav.hidePopover());
+  const nav = h(
+    "nav",
+    { class: "section-nav", id: newId("sections"), popover: "auto", "aria-label": t("domain.tabs") },
+    link(`#/chat/${address}`, "chat", t("domain.chat")),
+    groups,
+  );
+  nav.addEventListener(
+    "click",
+    (event) => event.target.closest("a") && nav.matches(":popover-open") && nav.hidePopover(),
+  );
   return nav;
 }
 
 function cannotShow(error) {
   const back = h("a", { class: "button", href: "#/domains" }, t("domain.toList"));
-  return emptyState(t("shell.notLoaded"), error.code ? error.message : t("shell.failed"), { icon: "alert", actions: [back] });
+  return emptyState(t("shell.notLoaded"), error.code ? error.message : t("shell.failed"), {
+    icon: "alert",
+    actions: [back],
+  });
 }
 
 async function deleteDomain(app, domain) {
@@ -157,10 +345,11 @@ async function deleteDomain(app, domain) {
   remove.addEventListener("click", async () => {
     remove.disabled = true;
     try {
-      await api("DELETE", `/api/domains/${encodeURIComponent(domain.id)}`, { query: { workspace: folder.control.checked || null } });
-      dialog.close(true);
+      await api("DELETE", `/api/domains/${encodeURIComponent(domain.id)}`, {
+        query: { workspace: folder.control.checked || null },
+      });
+      if (dialog.close(true)) app.navigate("#/domains");
       await app.domains({ again: true });
-      app.navigate("#/domains");
     } catch (error) {
       remove.disabled = false;
       name.setError(error.message);

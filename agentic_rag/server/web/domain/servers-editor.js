@@ -14,23 +14,32 @@ const WAIT_MS = 250;
 const SHOWN = new Set(["origin", "readOnly"]);
 
 /** Return the entries that are the domain's own, as they are pasted. */
-export function ownEntries(domain) {
-  const own = Object.entries(domain.settings.mcpServers ?? {}).filter(([, entry]) => entry.origin === "user");
-  return Object.fromEntries(own.map(([name, entry]) => [name, Object.fromEntries(Object.entries(entry).filter(([key]) => !SHOWN.has(key)))]));
+function ownEntries(domain) {
+  const entries = Object.entries(domain.settings.mcpServers ?? {}).filter(([, entry]) => entry.origin === "user");
+  return Object.fromEntries(
+    entries.map(([name, entry]) => [
+      name,
+      Object.fromEntries(Object.entries(entry).filter(([key]) => !SHOWN.has(key))),
+    ]),
+  );
 }
 
 const asText = (entries) => JSON.stringify({ mcpServers: entries }, null, 2);
 
 /** Return the editor: an element with `end()` and `reload(domain)`. `onSaved(domain)`, `onRequested()`, `onPaste()`. */
-export function serversEditor(given, { onSaved, onRequested, onPaste }) {
-  const base = `/api/domains/${encodeURIComponent(given.id)}`;
-  const kept = draft(`servers.${given.id}`);
-  let stored = given;
-  let storedText = asText(ownEntries(given));
-  const before = kept.read();
-  const told = h("div", { class: "stack-small" });
+export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
+  const base = `/api/domains/${encodeURIComponent(domain.id)}`;
+  const typed = draft(`servers.${domain.id}`);
+  let stored = domain;
+  let storedText = asText(ownEntries(domain));
+  const before = typed.read();
+  const notices = h("div", { class: "stack-small" });
   const result = h("div", { class: "stack-small", "aria-live": "polite" });
-  const source = sourceEditor(t("servers.json"), { value: before?.text ?? storedText, rows: 14, oninput: (text) => (keep(text), later()) });
+  const source = sourceEditor(t("servers.json"), {
+    value: before?.text ?? storedText,
+    rows: 14,
+    oninput: (text) => (keep(text), later()),
+  });
   const test = button(t("servers.test"), { icon: "tool", onclick: () => tryOut() });
   const save = button(t("settings.save"), { kind: "primary", onclick: () => store() });
   const discard = button(t("settings.discard"), { onclick: () => undo() });
@@ -39,20 +48,20 @@ export function serversEditor(given, { onSaved, onRequested, onPaste }) {
   const later = debounce(WAIT_MS, () => check());
 
   function keep(text) {
-    kept.write(text === storedText ? null : { version: stored.version, text });
+    typed.write(text === storedText ? null : { version: stored.version, text });
     save.disabled = discard.disabled = text === storedText;
   }
 
   /** Read what is typed; marks what is wrong with it. Returns `{value, places}` or null. */
   function check() {
-    const found = readJson(source.value);
-    if (found.error) {
-      const { line, column, code, key } = found.error;
+    const parsed = readJson(source.value);
+    if (parsed.error) {
+      const { line, column, code, key } = parsed.error;
       source.setMarks([{ line, column, severity: "error", message: t(`servers.syntax.${code}`, { key }) }]);
       return null;
     }
     source.setMarks([]);
-    return found;
+    return parsed;
   }
 
   /** The document as one map of servers, whatever root it was pasted with. */
@@ -70,19 +79,29 @@ export function serversEditor(given, { onSaved, onRequested, onPaste }) {
   }
 
   function notes({ changes = [], warnings = [] }, places) {
-    const marks = warnings.map((each) => {
-      const place = placeOf(places, each.path);
-      return { line: place?.line ?? 1, column: place?.column ?? 1, severity: "warning", message: each.text };
+    const marks = warnings.map((warning) => {
+      const place = placeOf(places, warning.path);
+      return { line: place?.line ?? 1, column: place?.column ?? 1, severity: "warning", message: warning.text };
     });
     source.setMarks(marks);
     if (!changes.length) return null;
-    return notice("info", h("p", { class: "strong" }, t("servers.changes", { count: changes.length })), h("ul", { class: "plain-list" }, changes.map((each) => h("li", {}, h("code", {}, each.path.replace(/^(settings\.)?mcpServers\./, "")), ` ${each.text}`))));
+    return notice(
+      "info",
+      h("p", { class: "strong" }, t("servers.changes", { count: changes.length })),
+      h(
+        "ul",
+        { class: "plain-list" },
+        changes.map((change) =>
+          h("li", {}, h("code", {}, change.path.replace(/^(settings\.)?mcpServers\./, "")), ` ${change.text}`),
+        ),
+      ),
+    );
   }
 
-  function refuse(error, found) {
+  function refuse(error, parsed) {
     const short = error.code === "MCP_COMMAND_NOT_ALLOWED" ? (error.details.reason ?? error.message) : error.message;
-    const shown = markError(error, found.places, short);
-    if (error.code === "MCP_COMMAND_NOT_ALLOWED") replace(result, notAllowed(error, found));
+    const shown = markError(error, parsed.places, short);
+    if (error.code === "MCP_COMMAND_NOT_ALLOWED") replace(result, notAllowed(error, parsed));
     else if (shown) replace(result, notice("bad", h("p", {}, error.message)));
     else {
       replace(result);
@@ -91,10 +110,10 @@ export function serversEditor(given, { onSaved, onRequested, onPaste }) {
     result.scrollIntoView({ block: "nearest" });
   }
 
-  function notAllowed(error, found) {
+  function notAllowed(error, parsed) {
     const { command, allow, request } = error.details;
     const name = /^(?:settings\.)?mcpServers\.([^.]+)/.exec(error.path)?.[1];
-    const entry = name === undefined ? undefined : documentOf(found)?.[name];
+    const entry = name === undefined ? undefined : documentOf(parsed)?.[name];
     const ask = async () => {
       const asked = await api("POST", request, { body: entry === undefined ? {} : { mcpServers: { [name]: entry } } });
       replace(result, notice("info", t("servers.requested", { name: asked.server })));
@@ -105,34 +124,47 @@ export function serversEditor(given, { onSaved, onRequested, onPaste }) {
       h("p", { class: "strong" }, t("servers.notAllowed")),
       h("p", {}, error.details.reason ?? error.message),
       command && h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, command),
-      allow && [h("p", {}, t("servers.allowHow")), h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, allow)],
+      allow && [
+        h("p", {}, t("servers.allowHow")),
+        h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, allow),
+      ],
       request && button(t("servers.request"), { kind: "primary", icon: "send", onclick: ask }),
     );
   }
 
   async function tryOut() {
     later.cancel();
-    const found = check();
-    if (!found) return source.area.focus();
+    const parsed = check();
+    if (!parsed) return source.area.focus();
     replace(result, notice("info", t("servers.testing")));
     try {
-      const trial = await api("POST", `${base}/mcp-servers/test`, { body: { mcpServers: documentOf(found) } });
-      const cards = trial.items.map((each) => h("section", { class: "card stack-small", "aria-label": each.name }, h("h3", { class: "wrap" }, each.name), connectionView(each)));
-      replace(result, notes(trial, found.places), cards);
+      const trial = await api("POST", `${base}/mcp-servers/test`, { body: { mcpServers: documentOf(parsed) } });
+      const cards = trial.items.map((item) =>
+        h(
+          "section",
+          { class: "card stack-small", "aria-label": item.name },
+          h("h3", { class: "wrap" }, item.name),
+          connectionView(item),
+        ),
+      );
+      replace(result, notes(trial, parsed.places), cards);
       result.scrollIntoView({ block: "nearest" });
     } catch (error) {
-      refuse(error, found);
+      refuse(error, parsed);
     }
     return undefined;
   }
 
   async function store(version = stored.version) {
     later.cancel();
-    const found = check();
-    if (!found) return source.area.focus();
+    const parsed = check();
+    if (!parsed) return source.area.focus();
     const sent = source.value;
     try {
-      const saved = await api("PUT", base, { body: { settings: { mcpServers: documentOf(found) } }, ifMatch: version });
+      const saved = await api("PUT", base, {
+        body: { settings: { mcpServers: documentOf(parsed) } },
+        ifMatch: version,
+      });
       stored = { ...stored, ...saved };
       storedText = asText(ownEntries(stored));
       const typedOn = source.value !== sent;
@@ -145,17 +177,21 @@ export function serversEditor(given, { onSaved, onRequested, onPaste }) {
       onSaved(stored);
     } catch (error) {
       if (error.code === "VERSION_CONFLICT") await settle();
-      else refuse(error, found);
+      else refuse(error, parsed);
     }
     return undefined;
   }
 
-  /** Somebody else saved in between: show what that did to the servers, and let the person choose. */
+  /** After another save in between, show how the servers differ and let the person choose. */
   async function settle() {
     const theirs = await api("GET", base);
     const text = asText(ownEntries(theirs));
     if (text === storedText) return await store(theirs.version); // other settings than these
-    const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
+    if (!source.isConnected) return undefined; // what is typed is kept as a draft
+    const actions = (close) => [
+      button(t("settings.takeTheirs"), { onclick: () => close("theirs") }),
+      button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") }),
+    ];
     const build = () => [h("p", {}, t("servers.conflictText")), diffView(text, source.value)];
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
     if (!chosen) return undefined;
@@ -163,7 +199,7 @@ export function serversEditor(given, { onSaved, onRequested, onPaste }) {
     storedText = text;
     if (chosen === "mine") return await store();
     source.value = text;
-    kept.clear();
+    typed.clear();
     keep(text);
     return check();
   }
@@ -182,30 +218,36 @@ export function serversEditor(given, { onSaved, onRequested, onPaste }) {
   }
 
   function tidy() {
-    const found = check();
-    if (!found) return source.area.focus();
-    source.value = JSON.stringify(found.value, null, 2);
+    const parsed = check();
+    if (!parsed) return source.area.focus();
+    source.value = JSON.stringify(parsed.value, null, 2);
     keep(source.value);
     return undefined;
   }
 
-  const others = editing(`servers.${given.id}`, () => replace(told, notice("warn", t("settings.otherTab"))));
-  others.onSaved(() => replace(told, notice("warn", t("settings.savedElsewhere"))));
-  if (before) told.append(notice("info", t(before.version === stored.version ? "settings.draftBack" : "settings.draftOlder")));
+  const others = editing(`servers.${domain.id}`, () => replace(notices, notice("warn", t("settings.otherTab"))));
+  others.onSaved(() => replace(notices, notice("warn", t("settings.savedElsewhere"))));
+  if (before)
+    notices.append(notice("info", t(before.version === stored.version ? "settings.draftBack" : "settings.draftOlder")));
   keep(source.value);
   check();
-  const made = h(
+  const element = h(
     "section",
     { class: "stack-small", "aria-label": t("servers.json") },
-    h("div", { class: "row row-apart" }, h("h2", {}, t("servers.json")), h("div", { class: "row" }, paste, format, discard, test, save)),
+    h(
+      "div",
+      { class: "row row-apart" },
+      h("h2", {}, t("servers.json")),
+      h("div", { class: "row" }, paste, format, discard, test, save),
+    ),
     h("p", { class: "soft" }, t("servers.jsonText")),
-    told,
+    notices,
     source,
     result,
   );
   /** Show what was stored beside this editor; what is typed and not saved stays, and its save shows the difference. */
-  made.reload = (theirs) => {
-    if (source.value !== storedText) return replace(told, notice("warn", t("settings.savedElsewhere")));
+  element.reload = (theirs) => {
+    if (source.value !== storedText) return replace(notices, notice("warn", t("settings.savedElsewhere")));
     stored = theirs;
     storedText = asText(ownEntries(theirs));
     source.value = storedText;
@@ -214,9 +256,9 @@ export function serversEditor(given, { onSaved, onRequested, onPaste }) {
     onSaved(stored);
     return check();
   };
-  made.end = () => {
+  element.end = () => {
     later.cancel();
     others.end();
   };
-  return made;
+  return element;
 }

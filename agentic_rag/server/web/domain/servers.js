@@ -4,84 +4,101 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { inWords, loadSentences } from "../errors/text.js";
 import { t } from "../i18n.js";
-import { badge, button, loadInto, notice, openDialog, toast, toastError } from "../ui.js";
+import { showProblem } from "../operator/parts.js";
+import { badge, button, notice, openDialog, skeleton, toast, toastError } from "../ui.js";
+import { keepFocus, watch } from "../watch.js";
 import { connectionView, ruleName, stateBadge } from "./connection.js";
 import { diffView } from "./lines-diff.js";
-import { drawRequests } from "./launch-requests.js";
+import { requestsView } from "./launch-requests.js";
 import { pasteServers } from "./paste.js";
 import { drawSecrets } from "./secrets.js";
 import { serversEditor } from "./servers-editor.js";
 
 await loadSentences();
 
-const POLL_MS = 4000;
+const LOOK_SECONDS = 4;
 
-export async function show(panel, { domain: given, place, app }) {
-  const base = `/api/domains/${encodeURIComponent(given.id)}`;
+export async function show(panel, { domain: listed, place, app }) {
+  const base = `/api/domains/${encodeURIComponent(listed.id)}`;
   const domain = await api("GET", base);
-  const list = h("div", {});
+  const list = h("div", {}, skeleton());
   const requests = h("div", {});
   const secrets = h("div", {});
-  let timer = 0;
-  let left = false;
-  let last = "";
+  const lost = h("div", { hidden: true });
+  let watching = null;
+  const look = () => watching?.now();
 
   const editor = serversEditor(domain, {
     onSaved: (saved) => {
-      place.renamed(saved);
+      place.changed(saved);
       look();
     },
-    onRequested: () => drawRequests(requests, base),
+    onRequested: look,
     onPaste: async () => {
-      const context = { app, onRequested: () => drawRequests(requests, base), onSecret: () => drawSecrets(secrets, base) };
+      const context = { app, onRequested: look, onSecret: () => drawSecrets(secrets, base) };
       if (!(await pasteServers(base, context))) return;
       editor.reload(await api("GET", base));
       await look();
     },
   });
 
-  async function look() {
-    clearTimeout(timer);
-    const { items } = await api("GET", `${base}/mcp-servers`);
-    if (left) return items;
-    const now = JSON.stringify(items);
-    if (now !== last) replace(list, content(items));
-    last = now;
-    timer = setTimeout(poll, POLL_MS);
-    return items;
+  /** Load what changes without this page: the connections, and what the operator decided about launch requests. */
+  async function load() {
+    const [servers, launchRequests] = await Promise.all([
+      api("GET", `${base}/mcp-servers`),
+      api("GET", `${base}/launch-requests`),
+    ]);
+    return { servers: servers.items, launchRequests: launchRequests.items };
   }
 
-  async function poll() {
-    if (left) return;
-    if (document.hidden) timer = setTimeout(poll, POLL_MS);
-    else await look().catch(() => (timer = setTimeout(poll, POLL_MS)));
+  function draw({ servers, launchRequests }) {
+    keepFocus(list, () => replace(list, content(servers)));
+    keepFocus(requests, () => replace(requests, launchRequests.length > 0 && requestsView(launchRequests, base, look)));
   }
 
   const content = (items) => h("ul", { class: "rows", "aria-label": t("servers.list") }, items.map(row));
 
   function row(server) {
-    const own = server.origin === "user";
+    const isOwn = server.origin === "user";
     const tools = server.tools.length;
     const line = server.url ?? [server.command, ...(server.args ?? [])].filter(Boolean).join(" ");
-    const accept = server.pendingTools.length > 0 && button(t("servers.look", { count: server.pendingTools.length }), { onclick: () => acceptTools(server) });
+    const accept =
+      server.pendingTools.length > 0 &&
+      button(t("servers.look", { count: server.pendingTools.length }), { onclick: () => acceptTools(server) });
     return h(
       "li",
       { class: "rows-item" },
       h(
         "div",
         { class: "grow" },
-        h("div", { class: "row" }, h("span", { class: "strong wrap" }, server.name), badge(t(`servers.origin.${server.origin}`)), server.enabled === false && badge(t("servers.disabled"))),
+        h(
+          "div",
+          { class: "row" },
+          h("span", { class: "strong wrap" }, server.name),
+          badge(t(`servers.origin.${server.origin}`)),
+          server.enabled === false && badge(t("servers.disabled")),
+        ),
         line && h("p", { class: "mono small soft wrap", dir: "ltr" }, line),
-        server.reason && h("p", { class: server.state === "failed" ? "small bad wrap" : "small soft wrap", dir: "auto" }, inWords(server.reason)),
-        server.droppedTools.map((each) => h("p", { class: "small bad wrap", dir: "auto" }, `${each.name}: ${each.reason}`)),
+        server.reason &&
+          h(
+            "p",
+            { class: server.state === "failed" ? "small bad wrap" : "small soft wrap", dir: "auto" },
+            inWords(server.reason),
+          ),
+        server.droppedTools.map((tool) =>
+          h("p", { class: "small bad wrap", dir: "auto" }, `${tool.name}: ${tool.reason}`),
+        ),
         accept && notice("warn", h("p", {}, t("servers.changed", { count: server.pendingTools.length })), accept),
       ),
       h(
         "div",
         { class: "rows-end" },
         stateBadge(server.state),
-        (tools > 0 || server.state !== "stopped") && button(t("servers.details", { count: tools }), { kind: "quiet", onclick: () => showDetails(server) }),
-        own && server.enabled && button(t("servers.restart"), { kind: "quiet", icon: "retry", compact: true, onclick: () => restart(server) }),
+        (tools > 0 || server.state !== "stopped") &&
+          button(t("servers.details", { count: tools }), { kind: "quiet", onclick: () => showDetails(server) }),
+        isOwn &&
+          server.enabled &&
+          button(t("servers.restart"), { kind: "quiet", icon: "retry", compact: true, onclick: () => restart(server) }),
       ),
     );
   }
@@ -94,12 +111,16 @@ export async function show(panel, { domain: given, place, app }) {
 
   async function showDetails(server) {
     const { settings } = await api("GET", base);
+    if (!panel.isConnected) return; // the reader went on meanwhile
     const policy = { ...settings.toolPolicy };
     const rules = {
       of: (tool) => (typeof policy[tool.calledAs] === "string" ? policy[tool.calledAs] : ""),
       set: (tool, rule) => saveRule(tool, rule, policy),
     };
-    openDialog(server.name, { side: true, build: () => connectionView(server, server.origin === "user" ? rules : null) });
+    openDialog(server.name, {
+      side: true,
+      build: () => connectionView(server, server.origin === "user" ? rules : null),
+    });
   }
 
   async function saveRule(tool, rule, policy) {
@@ -116,12 +137,30 @@ export async function show(panel, { domain: given, place, app }) {
   async function acceptTools(server) {
     const address = `${base}/mcp-servers/${encodeURIComponent(server.name)}`;
     const waiting = await api("GET", `${address}/pending`);
+    if (!panel.isConnected) return;
     const build = () => [
       notice("info", t("servers.acceptText")),
-      waiting.tools.map((tool) => h("section", { class: "stack-small" }, h("h3", { class: "mono wrap" }, tool.name, " ", badge(t(tool.before ? "servers.toolChanged" : "servers.toolNew"), "wait")), diffView(tool.before && wording(tool.before), wording(tool.now)))),
+      waiting.tools.map((tool) =>
+        h(
+          "section",
+          { class: "stack-small" },
+          h(
+            "h3",
+            { class: "mono wrap" },
+            tool.name,
+            " ",
+            badge(t(tool.before ? "servers.toolChanged" : "servers.toolNew"), "wait"),
+          ),
+          diffView(tool.before && wording(tool.before), wording(tool.now)),
+        ),
+      ),
     ];
-    const actions = (close) => [button(t("shell.cancel"), { onclick: () => close(false) }), button(t("servers.accept"), { kind: "primary", onclick: () => close(true) })];
-    if (!(await openDialog(t("servers.acceptTitle", { name: server.name }), { build, actions, wide: true }).closed)) return;
+    const actions = (close) => [
+      button(t("shell.cancel"), { onclick: () => close(false) }),
+      button(t("servers.accept"), { kind: "primary", onclick: () => close(true) }),
+    ];
+    if (!(await openDialog(t("servers.acceptTitle", { name: server.name }), { build, actions, wide: true }).closed))
+      return;
     try {
       const { accepted } = await api("POST", `${address}/accept`, { body: { fingerprint: waiting.fingerprint } });
       toast(t("servers.accepted", { count: accepted.length }));
@@ -136,16 +175,35 @@ export async function show(panel, { domain: given, place, app }) {
     h(
       "div",
       { class: "stack-wide" },
-      h("section", { class: "stack-small", "aria-label": t("servers.running") }, h("h2", {}, t("servers.running")), list),
+      h(
+        "section",
+        { class: "stack-small", "aria-label": t("servers.running") },
+        h("h2", {}, t("servers.running")),
+        lost,
+        list,
+      ),
       editor,
-      h("section", { class: "stack-small", "aria-label": t("servers.secrets") }, h("h2", {}, t("servers.secrets")), h("p", { class: "soft" }, t("servers.secretsText")), secrets),
+      h(
+        "section",
+        { class: "stack-small", "aria-label": t("servers.secrets") },
+        h("h2", {}, t("servers.secrets")),
+        h("p", { class: "soft" }, t("servers.secretsText")),
+        secrets,
+      ),
       requests,
     ),
   );
-  await Promise.all([loadInto(list, look, content), drawSecrets(secrets, base), drawRequests(requests, base)]);
+  try {
+    [watching] = await Promise.all([
+      watch(load, draw, { seconds: LOOK_SECONDS, onerror: showProblem(lost) }),
+      drawSecrets(secrets, base),
+    ]);
+  } catch (error) {
+    editor.end();
+    throw error;
+  }
   return () => {
-    left = true;
-    clearTimeout(timer);
+    watching();
     editor.end();
   };
 }

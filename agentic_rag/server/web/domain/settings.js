@@ -10,20 +10,26 @@ import { groupsOf, settingField } from "./settings-fields.js";
 
 const same = (first, second) => JSON.stringify(first ?? null) === JSON.stringify(second ?? null);
 
-export async function show(panel, { domain: given, place }) {
-  const base = `/api/domains/${encodeURIComponent(given.id)}`;
-  const [domain, schema, roles] = await Promise.all([api("GET", base), api("GET", "/api/domain-settings"), api("GET", `${base}/roles`)]);
-  const kept = draft(`settings.${domain.id}`);
+export async function show(panel, { domain: listed, place }) {
+  const base = `/api/domains/${encodeURIComponent(listed.id)}`;
+  const [domain, schema, roles] = await Promise.all([
+    api("GET", base),
+    api("GET", "/api/domain-settings"),
+    api("GET", `${base}/roles`),
+  ]);
+  const typedDraft = draft(`settings.${domain.id}`);
   let stored = domain;
-  const told = h("div", { class: "stack-small" });
+  const notices = h("div", { class: "stack-small" });
 
   const name = field(t("settings.name"), input({ maxlength: 200, oninput: () => change(), dir: "auto" }));
-  const about = field(t("settings.about"), textarea({ rows: 2, oninput: () => change(), dir: "auto" }), { hint: t("settings.aboutHint") });
+  const about = field(t("settings.about"), textarea({ rows: 2, oninput: () => change(), dir: "auto" }), {
+    hint: t("settings.aboutHint"),
+  });
   const fields = [];
   const sections = groupsOf(schema).map(([group, keys]) => {
-    const own = keys.map((key) => settingField(schema, key, { roles: roles.items, onchange: () => change() }));
-    fields.push(...own);
-    return section(group, own);
+    const members = keys.map((key) => settingField(schema, key, { roles: roles.items, onchange: () => change() }));
+    fields.push(...members);
+    return section(group, members);
   });
   const preview = promptPreview(domain.id);
   const save = button(t("settings.save"), { kind: "primary", onclick: () => store() });
@@ -34,42 +40,43 @@ export async function show(panel, { domain: given, place }) {
   /** What was typed and is not stored: `{name?, description?, settings?}`; null resets a setting. */
   function changes() {
     const settings = {};
-    for (const each of fields) {
-      const value = each.read();
-      if (!same(value, each.counting(stored.settings[each.key]))) settings[each.key] = value;
+    for (const field of fields) {
+      const value = field.read();
+      if (!same(value, field.counting(stored.settings[field.key]))) settings[field.key] = value;
     }
-    const found = {};
-    if (name.control.value.trim() !== stored.name) found.name = name.control.value.trim();
-    if (about.control.value !== stored.description) found.description = about.control.value;
-    if (Object.keys(settings).length) found.settings = settings;
-    return found;
+    const changed = {};
+    if (name.control.value.trim() !== stored.name) changed.name = name.control.value.trim();
+    if (about.control.value !== stored.description) changed.description = about.control.value;
+    if (Object.keys(settings).length) changed.settings = settings;
+    return changed;
   }
 
   function change() {
-    const found = changes();
-    const all = Object.keys(found.settings ?? {}).length + ("name" in found) + ("description" in found);
-    bar.hidden = all === 0;
-    count.textContent = t("settings.unsaved", { count: all });
-    kept.write(all ? { version: stored.version, found } : null);
-    preview.update(all ? { settings: found.settings ?? {} } : null);
+    const changed = changes();
+    const changeCount = Object.keys(changed.settings ?? {}).length + ("name" in changed) + ("description" in changed);
+    bar.hidden = changeCount === 0;
+    count.textContent = t("settings.unsaved", { count: changeCount });
+    typedDraft.write(changeCount ? { version: stored.version, found: changed } : null);
+    preview.update(changeCount ? { settings: changed.settings ?? {} } : null);
   }
 
   function write(from) {
     name.control.value = from.name;
     about.control.value = from.description;
-    for (const each of fields) each.write(from.settings[each.key]);
+    for (const field of fields) field.write(from.settings[field.key]);
   }
 
-  /** What stands in each field, with what puts it there again. */
+  /** Return the value of each field with a function that restores it. */
   function typed() {
-    const own = [name, about].map(({ control }) => [control.value, (value) => (control.value = value)]);
-    return [...own, ...fields.map((each) => [each.read(), (value) => each.write(value)])];
+    const texts = [name, about].map(({ control }) => [control.value, (value) => (control.value = value)]);
+    return [...texts, ...fields.map((field) => [field.read(), (value) => field.write(value)])];
   }
 
-  function put(found) {
-    if ("name" in found) name.control.value = found.name;
-    if ("description" in found) about.control.value = found.description;
-    for (const each of fields) if (found.settings && each.key in found.settings) each.write(found.settings[each.key]);
+  function put(changed) {
+    if ("name" in changed) name.control.value = changed.name;
+    if ("description" in changed) about.control.value = changed.description;
+    for (const field of fields)
+      if (changed.settings && field.key in changed.settings) field.write(changed.settings[field.key]);
   }
 
   function undo() {
@@ -81,34 +88,34 @@ export async function show(panel, { domain: given, place }) {
   }
 
   function clearErrors() {
-    for (const each of [name, about, ...fields]) each.setError("");
+    for (const control of [name, about, ...fields]) control.setError("");
   }
 
   async function store({ version = stored.version } = {}) {
-    const found = changes();
+    const changed = changes();
     const sent = typed();
     clearErrors();
     try {
       // a map that is replaced loses what was taken out of it; PATCH would keep it
-      const saved = await api("PUT", base, { body: found, ifMatch: version });
+      const saved = await api("PUT", base, { body: changed, ifMatch: version });
       stored = { ...stored, ...saved };
       others.saved(saved.version);
-      place.renamed(stored);
-      const now = typed();
+      place.changed(stored);
+      const typedNow = typed();
       write(stored);
-      for (const [at, [value, put]] of now.entries()) if (!same(value, sent[at][0])) put(value); // typed while it was saved
+      for (const [at, [value, put]] of typedNow.entries()) if (!same(value, sent[at][0])) put(value); // typed while it was saved
       change();
       tellNotes(saved);
       toast(t("settings.saved"));
     } catch (error) {
-      if (error.code === "VERSION_CONFLICT") await settle(found);
+      if (error.code === "VERSION_CONFLICT") await settle(changed);
       else if (!showError(error)) toastError(error);
     }
   }
 
   function showError(error) {
     const key = error.path.split(".")[error.path.startsWith("settings.") ? 1 : 0];
-    const named = { name, description: about }[key] ?? fields.find((each) => each.key === key);
+    const named = { name, description: about }[key] ?? fields.find((field) => field.key === key);
     if (!named) return false;
     named.setError(error.message);
     named.scrollIntoView({ block: "center" });
@@ -117,23 +124,58 @@ export async function show(panel, { domain: given, place }) {
   }
 
   function tellNotes({ changes: changed = [], warnings = [] }) {
-    if (changed.length + warnings.length) told.append(notice("info", [...changed, ...warnings].map((each) => h("p", {}, `${each.path}: ${each.text}`))));
+    if (changed.length + warnings.length)
+      notices.append(
+        notice(
+          "info",
+          [...changed, ...warnings].map((note) => h("p", {}, `${note.path}: ${note.text}`)),
+        ),
+      );
   }
 
-  /** Somebody else saved in between: show what they changed and what is changed here, and let the person choose. */
+  /** After another save in between, show both changes and let the person choose. */
   async function settle(mine) {
     const theirs = await api("GET", base);
+    if (!panel.isConnected) return; // what is typed is kept as a draft
     const keys = new Set([...Object.keys(theirs.settings), ...Object.keys(stored.settings)]);
     keys.delete("mcpServers");
     const changed = [...keys].filter((key) => !same(theirs.settings[key], stored.settings[key]));
     const both = changed.filter((key) => mine.settings && key in mine.settings);
-    const line = (key) => h("tr", {}, h("th", { scope: "row", class: "mono" }, key), h("td", { class: "mono wrap" }, shown(theirs.settings[key])), h("td", { class: "mono wrap" }, mine.settings && key in mine.settings ? shown(mine.settings[key]) : "—"));
+    const line = (key) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row", class: "mono" }, key),
+        h("td", { class: "mono wrap" }, shown(theirs.settings[key])),
+        h("td", { class: "mono wrap" }, mine.settings && key in mine.settings ? shown(mine.settings[key]) : "—"),
+      );
     const build = () => [
       h("p", {}, t("settings.conflictText", { at: formatDate(theirs.updatedAt), version: theirs.version })),
-      changed.length > 0 && h("div", { class: "table-frame", tabindex: 0, role: "group", "aria-label": t("settings.conflict") }, h("table", { class: "table" }, h("thead", {}, h("tr", {}, ["", t("settings.theirs"), t("settings.mine")].map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, changed.map(line)))),
+      changed.length > 0 &&
+        h(
+          "div",
+          { class: "table-frame", tabindex: 0, role: "group", "aria-label": t("settings.conflict") },
+          h(
+            "table",
+            { class: "table" },
+            h(
+              "thead",
+              {},
+              h(
+                "tr",
+                {},
+                ["", t("settings.theirs"), t("settings.mine")].map((heading) => h("th", { scope: "col" }, heading)),
+              ),
+            ),
+            h("tbody", {}, changed.map(line)),
+          ),
+        ),
       both.length > 0 && notice("warn", t("settings.conflictBoth", { count: both.length })),
     ];
-    const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
+    const actions = (close) => [
+      button(t("settings.takeTheirs"), { onclick: () => close("theirs") }),
+      button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") }),
+    ];
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
     if (!chosen) return;
     stored = theirs;
@@ -142,16 +184,25 @@ export async function show(panel, { domain: given, place }) {
       put(mine);
       await store();
     } else change();
-    place.renamed(theirs);
+    place.changed(theirs);
   }
 
   const others = editing(`settings.${domain.id}`, () => {
-    if (!told.querySelector(".told-other")) told.append(h("div", { class: "told-other" }, notice("warn", t("settings.otherTab"))));
+    if (!notices.querySelector(".told-other"))
+      notices.append(h("div", { class: "told-other" }, notice("warn", t("settings.otherTab"))));
   });
   const stopHearing = others.onSaved(({ version }) => {
-    if (version === stored.version || told.querySelector(".told-saved")) return;
-    const box = h("div", { class: "told-saved" }, notice("warn", h("p", {}, t("settings.savedElsewhere")), button(t("settings.readAgain"), { onclick: () => readAgain(box) })));
-    told.append(box);
+    if (version === stored.version || notices.querySelector(".told-saved")) return;
+    const box = h(
+      "div",
+      { class: "told-saved" },
+      notice(
+        "warn",
+        h("p", {}, t("settings.savedElsewhere")),
+        button(t("settings.readAgain"), { onclick: () => readAgain(box) }),
+      ),
+    );
+    notices.append(box);
   });
 
   /** Take what another tab saved; what is typed here stays. */
@@ -161,17 +212,24 @@ export async function show(panel, { domain: given, place }) {
     write(stored);
     put(mine);
     change();
-    place.renamed(stored);
+    place.changed(stored);
     box.remove();
   }
 
   write(stored);
-  const before = kept.read();
+  const before = typedDraft.read();
   if (before) {
     put(before.found);
-    told.append(notice("info", t(before.version === stored.version ? "settings.draftBack" : "settings.draftOlder")));
+    notices.append(notice("info", t(before.version === stored.version ? "settings.draftBack" : "settings.draftOlder")));
   }
-  const form = h("form", { class: "stack", onsubmit: (event) => event.preventDefault() }, told, h("section", { class: "card setting-card" }, h("h2", {}, t("settings.group.general")), name, about), sections, bar);
+  const form = h(
+    "form",
+    { class: "stack", onsubmit: (event) => event.preventDefault() },
+    notices,
+    h("section", { class: "card setting-card" }, h("h2", {}, t("settings.group.general")), name, about),
+    sections,
+    bar,
+  );
   form.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key === "s") {
       event.preventDefault();
@@ -187,8 +245,14 @@ export async function show(panel, { domain: given, place }) {
   };
 }
 
-const shown = (value) => (value === undefined || value === null ? "—" : typeof value === "string" ? value : JSON.stringify(value));
+const shown = (value) =>
+  value === undefined || value === null ? "—" : typeof value === "string" ? value : JSON.stringify(value);
 
 function section(group, fields) {
-  return h("section", { class: "card setting-card", "aria-label": t(`settings.group.${group}`) }, h("h2", {}, t(`settings.group.${group}`)), h("div", { class: "setting-grid" }, fields));
+  return h(
+    "section",
+    { class: "card setting-card", "aria-label": t(`settings.group.${group}`) },
+    h("h2", {}, t(`settings.group.${group}`)),
+    h("div", { class: "setting-grid" }, fields),
+  );
 }

@@ -8,19 +8,33 @@ const LINE = 20;
 const PADDING = 10;
 
 /** Return an editor: an element with `value`, `setMarks(marks)`, `goTo(line, column)` and `area`, its textarea.
- * `marks`: `{line, column, severity: error | warning | info, message, hint?}`; they stand beside the lines, and below the
- * text as a list from which one gets to the place. `label` names it for a screen reader; `oninput(value)`. */
+ * `marks`: `{line, column, severity: error | warning | info, message, hint?}`; they stand beside the lines, and below
+ * the text as a list from which one gets to the place. `label` names it for a screen reader; `oninput(value)`. */
 export function sourceEditor(label, { value = "", rows = 16, readOnly = false, oninput } = {}) {
   const numbers = h("div", { class: "lines-numbers", "aria-hidden": "true" });
   const id = newId("lines");
-  const said = h("ul", { class: "lines-marks", id: `${id}-marks`, "aria-label": t("domain.marks") });
-  const area = h("textarea", { class: "lines-area mono", id, wrap: "off", rows, readOnly, spellcheck: "false", autocapitalize: "off", autocomplete: "off", dir: "ltr", "aria-label": label, "aria-describedby": said.id });
+  const markList = h("ul", { class: "lines-marks", id: `${id}-marks`, "aria-label": t("domain.marks") });
+  const area = h("textarea", {
+    class: "lines-area mono",
+    id,
+    wrap: "off",
+    rows,
+    readOnly,
+    spellcheck: "false",
+    autocapitalize: "off",
+    autocomplete: "off",
+    dir: "ltr",
+    "aria-label": label,
+    "aria-describedby": markList.id,
+  });
   let marks = [];
   const draw = oncePerFrame(() => {
     const count = area.value.split("\n").length;
     const worst = new Map();
     for (const mark of marks) if (worst.get(mark.line) !== "error") worst.set(mark.line, mark.severity);
-    const lines = Array.from({ length: count }, (_, at) => h("div", { class: worst.has(at + 1) ? `lines-number mark-${worst.get(at + 1)}` : "lines-number" }, at + 1));
+    const lines = Array.from({ length: count }, (_, at) =>
+      h("div", { class: worst.has(at + 1) ? `lines-number mark-${worst.get(at + 1)}` : "lines-number" }, at + 1),
+    );
     replace(numbers, lines);
     numbers.scrollTop = area.scrollTop;
   });
@@ -32,40 +46,52 @@ export function sourceEditor(label, { value = "", rows = 16, readOnly = false, o
   area.addEventListener("keydown", (event) => {
     // Escape, then Tab leaves the text; a Tab in it is two spaces
     if (event.key === "Escape") area.dataset.leaves = "yes";
-    else if (event.key === "Tab" && !event.shiftKey && !event.ctrlKey && !event.altKey && !area.dataset.leaves && !area.readOnly && area.selectionStart === area.selectionEnd && area.selectionStart > 0) {
+    else if (
+      event.key === "Tab" &&
+      !event.shiftKey &&
+      !event.ctrlKey &&
+      !event.altKey &&
+      !area.dataset.leaves &&
+      !area.readOnly &&
+      area.selectionStart === area.selectionEnd &&
+      area.selectionStart > 0
+    ) {
       event.preventDefault();
       area.setRangeText("  ", area.selectionStart, area.selectionEnd, "end");
       area.dispatchEvent(new Event("input"));
     } else if (event.key !== "Shift") delete area.dataset.leaves;
   });
   area.addEventListener("blur", () => delete area.dataset.leaves);
-  const made = h("div", { class: "lines" }, h("div", { class: "lines-frame" }, numbers, area), said);
-  made.area = area;
-  Object.defineProperty(made, "value", {
+  const element = h("div", { class: "lines" }, h("div", { class: "lines-frame" }, numbers, area), markList);
+  element.area = area;
+  Object.defineProperty(element, "value", {
     get: () => area.value,
     set: (text) => {
       area.value = text;
       draw();
     },
   });
-  made.goTo = (line, column = 1) => {
+  element.goTo = (line, column = 1) => {
     const lines = area.value.split("\n");
-    const before = lines.slice(0, line - 1).reduce((sum, each) => sum + each.length + 1, 0);
+    const before = lines.slice(0, line - 1).reduce((sum, line) => sum + line.length + 1, 0);
     const at = Math.min(before + column - 1, area.value.length);
     area.focus();
     area.setSelectionRange(at, Math.min(before + (lines[line - 1]?.length ?? 0), area.value.length));
     area.scrollTop = Math.max(0, (line - 4) * LINE + PADDING);
   };
-  made.setMarks = (given) => {
-    marks = given;
-    area.setAttribute("aria-invalid", String(marks.some((each) => each.severity === "error")));
-    replace(said, marks.map((mark) => h("li", {}, markButton(mark, made.goTo))));
-    said.hidden = !marks.length;
+  element.setMarks = (newMarks) => {
+    marks = newMarks;
+    area.setAttribute("aria-invalid", String(marks.some((mark) => mark.severity === "error")));
+    replace(
+      markList,
+      marks.map((mark) => h("li", {}, markButton(mark, element.goTo))),
+    );
+    markList.hidden = !marks.length;
     draw();
   };
-  made.value = value;
-  made.setMarks([]);
-  return made;
+  element.value = value;
+  element.setMarks([]);
+  return element;
 }
 
 function markButton({ line, column, severity, message, hint }, goTo) {

@@ -3,83 +3,143 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { errorText, loadErrorTexts } from "../errors/text.js";
-import { formatNumber, t } from "../i18n.js";
-import { dialogForm, moment } from "../operator/parts.js";
-import { addressOf, badge, button, checkbox, emptyState, field, input, loadInto, openDialog, select, textarea, toast } from "../ui.js";
+import { t } from "../i18n.js";
+import { dialogForm, moment, showProblem } from "../operator/parts.js";
+import {
+  addressOf,
+  badge,
+  button,
+  checkbox,
+  emptyState,
+  field,
+  input,
+  loadInto,
+  openDialog,
+  select,
+  skeleton,
+  textarea,
+  toast,
+} from "../ui.js";
+import { keepFocus, watch } from "../watch.js";
 import { labelsIn } from "./settings-fields.js";
 
-const POLL_MS = 1500;
-const KINDS = { mcp: () => t("sources.kindMcp"), folder: () => t("sources.kindFolder"), website: () => t("sources.kindWebsite") };
-const linesIn = (text) => text.split("\n").map((each) => each.trim()).filter(Boolean);
-const isDue = (each) => each.enabled && (!each.endedAt || new Date(each.nextAt) <= Date.now());
-const isBusy = (each) => each.state !== "idle" || each.requested || isDue(each);
+const LOOK_SECONDS = 1.5;
+const KINDS = {
+  mcp: () => t("sources.kindMcp"),
+  folder: () => t("sources.kindFolder"),
+  website: () => t("sources.kindWebsite"),
+};
+const linesIn = (text) =>
+  text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter(Boolean);
+const isDue = (source) => source.enabled && (!source.endedAt || new Date(source.nextAt) <= Date.now());
+const isBusy = (source) => source.state !== "idle" || source.requested || isDue(source);
 
-/** Show the sources of a domain beside the page. `onchange` is called when documents may have changed. */
-export function openSources(domain, onchange) {
+/** Show the sources of a domain beside the page. `onchange` is called when documents may have changed. Resolves once the
+ * dialog is closed. */
+export async function openSources(domain, onchange) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/sources`;
-  const at = (each, ...parts) => [base, encodeURIComponent(each.id), ...parts].join("/");
-  const list = h("div", {});
-  let timer = 0;
-  let closed = false;
+  const at = (source, ...parts) => [base, encodeURIComponent(source.id), ...parts].join("/");
+  const list = h("div", {}, skeleton());
+  const lost = h("div", { hidden: true });
+  let watching = null;
+  const again = () => watching?.now();
 
   const load = async () => {
     const [{ items }] = await Promise.all([api("GET", base), loadErrorTexts()]);
     return items;
   };
-  const draw = (items) => {
-    clearTimeout(timer);
-    if (items.some(isBusy) && !closed) timer = setTimeout(again, POLL_MS);
-    return items.length ? h("ul", { class: "rows", "aria-label": t("sources.title") }, items.map(row)) : emptyState(t("sources.none"), t("sources.noneText"), { icon: "page" });
+  const content = (sources) =>
+    sources.length
+      ? h("ul", { class: "rows", "aria-label": t("sources.title") }, sources.map(row))
+      : emptyState(t("sources.none"), t("sources.noneText"), { icon: "page" });
+  const draw = (sources) => {
+    keepFocus(list, () => replace(list, content(sources)));
+    if (watching) onchange();
   };
-  async function again() {
-    if (closed) return;
-    replace(list, draw(await load()));
-    onchange();
-  }
 
-  function row(each) {
-    const counts = t("sources.items", { count: each.items });
-    const facts = [KINDS[each.kind](), counts, each.labels.length > 0 && each.labels.join(", "), each.endedAt && h("span", {}, t("sources.lastRun"), " ", moment(each.endedAt))].filter(Boolean);
-    const failed = each.failedItems > 0 && button(t("sources.failedItems", { count: each.failedItems }), { kind: "quiet", onclick: () => openItems(each) });
+  function row(source) {
+    const counts = t("sources.items", { count: source.items });
+    const facts = [
+      KINDS[source.kind](),
+      counts,
+      source.labels.length > 0 && source.labels.join(", "),
+      source.endedAt && h("span", {}, t("sources.lastRun"), " ", moment(source.endedAt)),
+    ].filter(Boolean);
+    const failed =
+      source.failedItems > 0 &&
+      button(t("sources.failedItems", { count: source.failedItems }), {
+        kind: "quiet",
+        onclick: () => openItems(source),
+      });
     return h(
       "li",
       { class: "rows-item" },
       h(
         "div",
         { class: "grow" },
-        h("div", { class: "wrap", dir: "auto" }, each.name),
-        h("div", { class: "faint small fact-line" }, facts.map((fact) => h("span", {}, fact))),
-        each.problem && h("p", { class: "bad small wrap", role: "status" }, errorText(each.problem)),
+        h("div", { class: "wrap", dir: "auto" }, source.name),
+        h(
+          "div",
+          { class: "faint small fact-line" },
+          facts.map((fact) => h("span", {}, fact)),
+        ),
+        source.problem && h("p", { class: "bad small wrap", role: "status" }, errorText(source.problem)),
         failed,
-        each.notes.length > 0 && h("details", { class: "small" }, h("summary", {}, t("sources.notes", { count: each.notes.length })), h("ul", {}, each.notes.map((note) => h("li", { class: "wrap", dir: "auto" }, note)))),
+        source.notes.length > 0 &&
+          h(
+            "details",
+            { class: "small" },
+            h("summary", {}, t("sources.notes", { count: source.notes.length })),
+            h(
+              "ul",
+              {},
+              source.notes.map((note) => h("li", { class: "wrap", dir: "auto" }, note)),
+            ),
+          ),
       ),
       h(
         "div",
         { class: "rows-end" },
-        stateBadge(each),
-        button(t("sources.runNow"), { kind: "quiet", "aria-label": t("sources.runNamed", { name: each.name }), onclick: () => runNow(each) }),
-        button(t("sources.edit"), { kind: "quiet", "aria-label": t("sources.editNamed", { name: each.name }), onclick: () => edit(each) }),
-        button(t("sources.remove", { name: each.name }), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(each) }),
+        stateBadge(source),
+        button(t("sources.runNow"), {
+          kind: "quiet",
+          "aria-label": t("sources.runNamed", { name: source.name }),
+          onclick: () => runNow(source),
+        }),
+        button(t("sources.edit"), {
+          kind: "quiet",
+          "aria-label": t("sources.editNamed", { name: source.name }),
+          onclick: () => edit(source),
+        }),
+        button(t("sources.remove", { name: source.name }), {
+          kind: "quiet",
+          icon: "trash",
+          compact: true,
+          onclick: () => remove(source),
+        }),
       ),
     );
   }
 
-  function stateBadge(each) {
-    if (each.state === "deleting") return badge(t("sources.deleting"), "wait");
-    if (isBusy(each)) return badge(t("sources.running"), "wait");
-    if (each.problem) return badge(t("sources.failing"), "bad");
-    return each.enabled ? badge(t("sources.on"), "good") : badge(t("sources.off"));
+  function stateBadge(source) {
+    if (source.state === "deleting") return badge(t("sources.deleting"), "wait");
+    if (isBusy(source)) return badge(t("sources.running"), "wait");
+    if (source.problem) return badge(t("sources.failing"), "bad");
+    return source.enabled ? badge(t("sources.on"), "ok") : badge(t("sources.off"));
   }
 
-  async function runNow(each) {
-    await api("POST", at(each, "run"));
-    toast(t("sources.runQueued", { name: each.name }));
+  async function runNow(source) {
+    await api("POST", at(source, "run"));
+    toast(t("sources.runQueued", { name: source.name }));
     await again();
   }
 
-  async function remove(each) {
+  async function remove(source) {
     const choose = (documents, close) => async () => {
-      await api("DELETE", at(each), { query: { documents } });
+      await api("DELETE", at(source), { query: { documents } });
       close();
       await again();
     };
@@ -88,61 +148,118 @@ export function openSources(domain, onchange) {
       button(t("sources.keepDocuments"), { onclick: choose("keep", close) }),
       button(t("sources.deleteDocuments"), { kind: "danger", onclick: choose("delete", close) }),
     ];
-    await openDialog(t("sources.removeTitle", { name: each.name }), { build: () => [h("p", {}, t("sources.removeText"))], actions }).closed;
+    await openDialog(t("sources.removeTitle", { name: source.name }), {
+      build: () => [h("p", {}, t("sources.removeText"))],
+      actions,
+    }).closed;
   }
 
-  async function openItems(each) {
+  async function openItems(source) {
     const inner = h("div", {});
-    const dialog = openDialog(t("sources.failedOf", { name: each.name }), { wide: true, build: () => [inner], actions: (close) => [button(t("shell.close"), { onclick: () => close() })] });
-    const shown = (item) => h("li", { class: "rows-item" }, h("div", { class: "grow" }, addressOf(item.uri), h("p", { class: "bad small wrap" }, errorText(item.error))));
-    await loadInto(inner, () => api("GET", at(each, "items"), { query: { failed: true } }), ({ items }) => h("ul", { class: "rows" }, items.map(shown)));
+    const dialog = openDialog(t("sources.failedOf", { name: source.name }), {
+      wide: true,
+      build: () => [inner],
+      actions: (close) => [button(t("shell.close"), { onclick: () => close() })],
+    });
+    const shown = (item) =>
+      h(
+        "li",
+        { class: "rows-item" },
+        h("div", { class: "grow" }, addressOf(item.uri), h("p", { class: "bad small wrap" }, errorText(item.error))),
+      );
+    await loadInto(
+      inner,
+      () => api("GET", at(source, "items"), { query: { failed: true } }),
+      ({ items }) => h("ul", { class: "rows" }, items.map(shown)),
+    );
     await dialog.closed;
   }
 
-  async function edit(known) {
-    const kind = field(t("sources.kind"), select(Object.entries(KINDS).map(([key, label]) => [key, label()]), { value: known?.kind ?? "website", disabled: Boolean(known), onchange: () => showKind() }));
+  async function edit(source) {
+    const kind = field(
+      t("sources.kind"),
+      select(
+        Object.entries(KINDS).map(([key, label]) => [key, label()]),
+        { value: source?.kind ?? "website", disabled: Boolean(source), onchange: () => showKind() },
+      ),
+    );
     const mono = (value, props = {}) => input({ value, dir: "ltr", class: "input mono", ...props });
-    const name = field(t("sources.name"), input({ value: known?.name ?? "", dir: "auto" }));
-    const servers = Object.entries(domain.settings?.mcpServers ?? {}).flatMap(([each, entry]) => (entry.command || entry.url ? [each] : [])); // not the built-in ones
-    const server = field(t("sources.server"), mono(known?.mcp?.server ?? servers[0] ?? ""), { hint: t("sources.serverHint") });
-    const resources = field(t("sources.resources"), textarea({ value: (known?.mcp?.resources ?? ["*"]).join("\n"), dir: "ltr" }), { hint: t("sources.resourcesHint") });
-    const path = field(t("sources.path"), mono(known?.folder?.path ?? ""), { hint: t("sources.pathHint") });
-    const urls = field(t("sources.urls"), textarea({ value: (known?.website?.urls ?? []).join("\n"), dir: "ltr" }), { hint: t("sources.urlsHint") });
-    const sitemaps = field(t("sources.sitemaps"), textarea({ value: (known?.website?.sitemaps ?? []).join("\n"), dir: "ltr" }));
-    const labels = field(t("documents.labels"), input({ value: known?.labels.join(", ") ?? "", dir: "auto" }), { hint: t("sources.labelsHint") });
-    const interval = field(t("sources.interval"), mono(known?.intervalMinutes ?? 1440, { inputmode: "numeric" }));
-    const grace = field(t("sources.grace"), mono(known?.graceHours ?? 24, { inputmode: "numeric" }), { hint: t("sources.graceHint") });
-    const exclude = field(t("sources.exclude"), textarea({ value: (known?.exclude ?? []).join("\n"), dir: "ltr" }), { hint: t("sources.excludeHint") });
-    const enabled = field(t("sources.enabled"), checkbox({ checked: known?.enabled ?? true }), { inline: true });
+    const name = field(t("sources.name"), input({ value: source?.name ?? "", dir: "auto" }));
+    const servers = Object.entries(domain.settings?.mcpServers ?? {}).flatMap(([server, entry]) =>
+      entry.command || entry.url ? [server] : [],
+    ); // not the built-in ones
+    const server = field(t("sources.server"), mono(source?.mcp?.server ?? servers[0] ?? ""), {
+      hint: t("sources.serverHint"),
+    });
+    const resources = field(
+      t("sources.resources"),
+      textarea({ value: (source?.mcp?.resources ?? ["*"]).join("\n"), dir: "ltr" }),
+      { hint: t("sources.resourcesHint") },
+    );
+    const path = field(t("sources.path"), mono(source?.folder?.path ?? ""), { hint: t("sources.pathHint") });
+    const urls = field(t("sources.urls"), textarea({ value: (source?.website?.urls ?? []).join("\n"), dir: "ltr" }), {
+      hint: t("sources.urlsHint"),
+    });
+    const sitemaps = field(
+      t("sources.sitemaps"),
+      textarea({ value: (source?.website?.sitemaps ?? []).join("\n"), dir: "ltr" }),
+    );
+    const labels = field(t("documents.labels"), input({ value: source?.labels.join(", ") ?? "", dir: "auto" }), {
+      hint: t("sources.labelsHint"),
+    });
+    const interval = field(t("sources.interval"), mono(source?.intervalMinutes ?? 1440, { inputmode: "numeric" }));
+    const grace = field(t("sources.grace"), mono(source?.graceHours ?? 24, { inputmode: "numeric" }), {
+      hint: t("sources.graceHint"),
+    });
+    const exclude = field(t("sources.exclude"), textarea({ value: (source?.exclude ?? []).join("\n"), dir: "ltr" }), {
+      hint: t("sources.excludeHint"),
+    });
+    const enabled = field(t("sources.enabled"), checkbox({ checked: source?.enabled ?? true }), { inline: true });
     const parts = { mcp: [server, resources], folder: [path], website: [urls, sitemaps] };
-    const own = h("div", { class: "stack" });
-    const showKind = () => replace(own, parts[kind.control.value]);
+    const ofKind = h("div", { class: "stack" });
+    const showKind = () => replace(ofKind, parts[kind.control.value]);
     showKind();
     const configs = {
-      mcp: () => ({ ...known?.mcp, server: server.control.value.trim(), resources: linesIn(resources.control.value) }),
-      folder: () => ({ ...known?.folder, path: path.control.value.trim() }),
-      website: () => ({ ...known?.website, urls: linesIn(urls.control.value), sitemaps: linesIn(sitemaps.control.value) }),
+      mcp: () => ({ ...source?.mcp, server: server.control.value.trim(), resources: linesIn(resources.control.value) }),
+      folder: () => ({ ...source?.folder, path: path.control.value.trim() }),
+      website: () => ({
+        ...source?.website,
+        urls: linesIn(urls.control.value),
+        sitemaps: linesIn(sitemaps.control.value),
+      }),
     };
     const send = async (close) => {
       const chosen = kind.control.value;
       const times = { intervalMinutes: Number(interval.control.value), graceHours: Number(grace.control.value) };
-      const body = { name: name.control.value, [chosen]: configs[chosen](), labels: labelsIn(labels.control.value), exclude: linesIn(exclude.control.value), enabled: enabled.control.checked, ...times };
-      await (known ? api("PATCH", at(known), { body }) : api("POST", base, { body }));
+      const body = {
+        name: name.control.value,
+        [chosen]: configs[chosen](),
+        labels: labelsIn(labels.control.value),
+        exclude: linesIn(exclude.control.value),
+        enabled: enabled.control.checked,
+        ...times,
+      };
+      await (source ? api("PATCH", at(source), { body }) : api("POST", base, { body }));
       close();
       await again();
     };
     const fields = { name, labels, intervalMinutes: interval, graceHours: grace, exclude };
-    const content = [name, kind, own, labels, interval, grace, exclude, enabled];
+    const content = [name, kind, ofKind, labels, interval, grace, exclude, enabled];
     const build = (close) => dialogForm({ fields, content, action: t("sources.save"), send: () => send(close), close });
-    await openDialog(known ? t("sources.editNamed", { name: known.name }) : t("sources.add"), { build }).closed;
+    await openDialog(source ? t("sources.editNamed", { name: source.name }) : t("sources.add"), { build }).closed;
   }
 
-  const build = () => [h("p", { class: "soft" }, t("sources.text")), h("div", { class: "row" }, button(t("sources.add"), { kind: "primary", icon: "add", onclick: () => edit(null) })), list];
+  const build = () => [
+    h("p", { class: "soft" }, t("sources.text")),
+    h("div", { class: "row" }, button(t("sources.add"), { kind: "primary", icon: "add", onclick: () => edit(null) })),
+    lost,
+    list,
+  ];
   const dialog = openDialog(t("sources.title"), { side: true, build });
-  dialog.closed.then(() => {
-    closed = true;
-    clearTimeout(timer);
-  });
-  loadInto(list, load, draw);
-  return dialog;
+  watching = await watch(load, draw, { seconds: LOOK_SECONDS, onerror: showProblem(lost) }).catch(
+    (error) => (dialog.close(), Promise.reject(error)),
+  );
+  await dialog.closed;
+  watching();
+  onchange();
 }

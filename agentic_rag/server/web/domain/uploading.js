@@ -9,31 +9,34 @@ const BYTES_EACH = 64_000_000;
 
 /** Return the files that were dropped, those of folders too. A hidden file (`.DS_Store`) is none of them. */
 export async function droppedFiles(transfer) {
-  const entries = [...transfer.items].filter((each) => each.kind === "file").map((each) => each.webkitGetAsEntry?.() ?? each.getAsFile());
-  const found = [];
-  for (const entry of entries) await collect(entry, found);
-  return found.filter(isWanted);
+  const entries = [...transfer.items]
+    .filter((item) => item.kind === "file")
+    .map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile());
+  const files = [];
+  for (const entry of entries) await collect(entry, files);
+  return files.filter(isWanted);
 }
 
-/** Whether a file is one that somebody means: no hidden one of the system. */
+/** Return whether a person means to upload a file: hidden files of the system are skipped. */
 export const isWanted = (file) => !file.name.startsWith(".") && !/^(?:thumbs\.db|desktop\.ini)$/i.test(file.name);
 
-async function collect(entry, found) {
+async function collect(entry, files) {
   if (entry === null) return;
-  if (entry instanceof File) found.push(entry);
-  else if (entry.isFile) found.push(await new Promise((resolve, reject) => entry.file(resolve, reject)));
+  if (entry instanceof File) files.push(entry);
+  else if (entry.isFile) files.push(await new Promise((resolve, reject) => entry.file(resolve, reject)));
   else {
     const reader = entry.createReader();
     for (;;) {
       const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
       if (!some.length) return;
-      for (const each of some) await collect(each, found);
+      for (const child of some) await collect(child, files);
     }
   }
 }
 
-/** Send files to `address`, which takes uploads. `onProgress(sent, of)` in bytes; `onItems(items)` with what became of each, as they come.
- * Returns how many were sent. Raises ApiError where nothing more can be sent; an aborted `signal` ends it. */
+/** Send files to `address`, which takes uploads. `onProgress(sent, of)` in bytes; `onItems(items)` with what became of
+ * each, as they come. Returns how many were sent. Raises ApiError where nothing more can be sent; an aborted `signal`
+ * ends it. */
 export async function uploadFiles(address, files, { signal, onProgress, onItems }) {
   const of = files.reduce((sum, file) => sum + file.size, 0);
   let sent = 0;
@@ -80,10 +83,13 @@ function sendPart(address, files, signal, onBytes) {
       if (request.status < 300 && answer) return resolve(answer.items);
       const error = await errorFrom(request.status, answer?.error);
       // a part of one file is refused as a whole: that is the file's answer, and the next parts may be sent
-      if (files.length === 1 && [413, 415, 422].includes(request.status)) return resolve([{ name: files[0].name, status: "refused", error }]);
+      if (files.length === 1 && [413, 415, 422].includes(request.status))
+        return resolve([{ name: files[0].name, status: "refused", error }]);
       return reject(error);
     });
-    request.addEventListener("error", () => reject(new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "documents.cutOff"))));
+    request.addEventListener("error", () =>
+      reject(new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "documents.cutOff"))),
+    );
     request.addEventListener("abort", () => resolve(null));
     signal?.addEventListener("abort", () => request.abort());
     request.send(form);

@@ -11,33 +11,77 @@ const GROUPS = ["model", "user", "agent"];
 
 export async function show(panel, { domain, place }) {
   const body = h("div", {});
-  const span = select(DAYS.map((each) => [String(each), t("usage.days", { count: each })]), { value: "30", "aria-label": t("usage.span"), onchange: () => draw() });
+  const span = select(
+    DAYS.map((days) => [String(days), t("usage.days", { count: days })]),
+    { value: "30", "aria-label": t("usage.span"), onchange: () => draw() },
+  );
   const quotas = h("div", {});
   place.describe(t("usage.text"), span);
   replace(panel, h("div", { class: "stack" }, body, quotas));
 
   async function load() {
     const from = dayOf(Date.now() - (Number(span.value) - 1) * 86_400_000);
-    const ask = async (group) => (await api("GET", "/api/usage", { query: { groupBy: `domain,${group}`, from } })).items.filter((each) => each.domainId === domain.id);
-    const [[days, misses, ...groups]] = await Promise.all([Promise.all(["day,model", "cacheMiss", ...GROUPS].map(ask)), loadChartStyle()]);
-    return { days, misses: misses.filter((each) => each.cacheMiss), groups, from };
+    const ask = async (group) =>
+      (await api("GET", "/api/usage", { query: { groupBy: `domain,${group}`, from } })).items.filter(
+        (row) => row.domainId === domain.id,
+      );
+    const [[days, misses, ...groups]] = await Promise.all([
+      Promise.all(["day,model", "cacheMiss", ...GROUPS].map(ask)),
+      loadChartStyle(),
+    ]);
+    return { days, misses: misses.filter((misse) => misse.cacheMiss), groups, from };
   }
 
   async function draw() {
     await loadInto(body, load, ({ days, misses, groups, from }) => {
-      if (!days.length) return emptyState(t("usage.none"), t("usage.noneText"), { icon: "history", actions: [place.chatLink()] });
-      const sum = days.reduce((all, each) => ({ calls: all.calls + each.calls, input: all.input + each.input, cacheRead: all.cacheRead + each.cacheRead, cacheWrite: all.cacheWrite + each.cacheWrite, output: all.output + each.output }));
+      if (!days.length)
+        return emptyState(t("usage.none"), t("usage.noneText"), { icon: "history", actions: [place.chatLink()] });
+      const sum = days.reduce((total, day) => ({
+        calls: total.calls + day.calls,
+        input: total.input + day.input,
+        cacheRead: total.cacheRead + day.cacheRead,
+        cacheWrite: total.cacheWrite + day.cacheWrite,
+        output: total.output + day.output,
+      }));
       const read = sum.input + sum.cacheRead + sum.cacheWrite;
-      const priced = days.find((each) => each.currency !== undefined);
-      const cost = days.reduce((all, each) => all + Number(each.cost ?? 0), 0);
-      const unpriced = days.reduce((all, each) => all + (each.unpricedCalls ?? 0), 0);
-      const figure = (label, value) => h("div", { class: "figure card" }, h("dd", { class: "figure-value" }, value), h("dt", { class: "small soft" }, label));
+      const priced = days.find((day) => day.currency !== undefined);
+      const cost = days.reduce((total, day) => total + Number(day.cost ?? 0), 0);
+      const unpriced = days.reduce((total, day) => total + (day.unpricedCalls ?? 0), 0);
+      const figure = (label, value) =>
+        h(
+          "div",
+          { class: "figure card" },
+          h("dd", { class: "figure-value" }, value),
+          h("dt", { class: "small soft" }, label),
+        );
       return [
-        h("dl", { class: "figures" }, figure(t("usage.tokens"), formatNumber(tokensOf(sum), { notation: "compact" })), figure(t("usage.calls"), formatNumber(sum.calls)), figure(t("usage.cached"), formatPercent(read ? sum.cacheRead / read : 0)), figure(t("usage.output"), formatNumber(sum.output, { notation: "compact" })), priced && figure(t("usage.cost"), formatMoney(cost, priced.currency))),
+        h(
+          "dl",
+          { class: "figures" },
+          figure(t("usage.tokens"), formatNumber(tokensOf(sum), { notation: "compact" })),
+          figure(t("usage.calls"), formatNumber(sum.calls)),
+          figure(t("usage.cached"), formatPercent(read ? sum.cacheRead / read : 0)),
+          figure(t("usage.output"), formatNumber(sum.output, { notation: "compact" })),
+          priced && figure(t("usage.cost"), formatMoney(cost, priced.currency)),
+        ),
         unpriced > 0 && h("p", { class: "small soft" }, t("usage.unpriced", { count: unpriced })),
         usageChart(days, { from, to: dayOf(Date.now()) }),
-        GROUPS.map((group, at) => h("section", { class: "stack-small", "aria-label": t(`usage.by.${group}`) }, h("h3", {}, t(`usage.by.${group}`)), groupTable(group, groups[at]))),
-        misses.length > 0 && h("section", { class: "stack-small", "aria-label": t("usage.cacheMisses") }, h("h3", {}, t("usage.cacheMisses")), missTable(misses), h("p", { class: "small soft" }, t("usage.cacheMissHint"))),
+        GROUPS.map((group, at) =>
+          h(
+            "section",
+            { class: "stack-small", "aria-label": t(`usage.by.${group}`) },
+            h("h3", {}, t(`usage.by.${group}`)),
+            groupTable(group, groups[at]),
+          ),
+        ),
+        misses.length > 0 &&
+          h(
+            "section",
+            { class: "stack-small", "aria-label": t("usage.cacheMisses") },
+            h("h3", {}, t("usage.cacheMisses")),
+            missTable(misses),
+            h("p", { class: "small soft" }, t("usage.cacheMissHint")),
+          ),
       ];
     });
   }
@@ -48,15 +92,27 @@ export async function show(panel, { domain, place }) {
 
 function groupTable(group, rows) {
   const name = { model: "model", user: "userId", agent: "agent" }[group];
-  const number = (key) => ({ label: t(`usage.${key}`), align: "end", cell: (each) => formatNumber(each[key]) });
-  const first = { label: t(`usage.${group}`), cell: (each) => h("span", { class: "mono wrap" }, each[name] || t(group === "agent" ? "usage.mainAgent" : "usage.unknown")) };
-  return table(t(`usage.by.${group}`), [first, ...["calls", "input", "cacheRead", "cacheWrite", "output"].map(number)], rows.toSorted((a, b) => tokensOf(b) - tokensOf(a)));
+  const number = (key) => ({ label: t(`usage.${key}`), align: "end", cell: (row) => formatNumber(row[key]) });
+  const first = {
+    label: t(`usage.${group}`),
+    cell: (row) =>
+      h("span", { class: "mono wrap" }, row[name] || t(group === "agent" ? "usage.mainAgent" : "usage.unknown")),
+  };
+  return table(
+    t(`usage.by.${group}`),
+    [first, ...["calls", "input", "cacheRead", "cacheWrite", "output"].map(number)],
+    rows.toSorted((a, b) => tokensOf(b) - tokensOf(a)),
+  );
 }
 
 function missTable(rows) {
-  const number = (label, key) => ({ label, align: "end", cell: (each) => formatNumber(each[key] ?? 0) });
-  const reason = { label: t("usage.cacheMiss"), cell: (each) => cacheMissName(each.cacheMiss) };
-  return table(t("usage.cacheMisses"), [reason, number(t("usage.calls"), "calls"), number(t("usage.cacheMissed"), "cacheMissed")], rows.toSorted((a, b) => (b.cacheMissed ?? 0) - (a.cacheMissed ?? 0)));
+  const number = (label, key) => ({ label, align: "end", cell: (row) => formatNumber(row[key] ?? 0) });
+  const reason = { label: t("usage.cacheMiss"), cell: (row) => cacheMissName(row.cacheMiss) };
+  return table(
+    t("usage.cacheMisses"),
+    [reason, number(t("usage.calls"), "calls"), number(t("usage.cacheMissed"), "cacheMissed")],
+    rows.toSorted((a, b) => (b.cacheMissed ?? 0) - (a.cacheMissed ?? 0)),
+  );
 }
 
 async function drawQuotas(element, domain) {
@@ -64,7 +120,21 @@ async function drawQuotas(element, domain) {
   const line = ({ noun, used, limit }) => {
     const amount = noun === "documentBytes" ? formatBytes : formatNumber;
     const bar = h("progress", { max: limit, value: Math.min(used, limit), "aria-label": noun });
-    return h("div", { class: "quota" }, h("span", { class: "small wrap" }, t(`usage.quota.${noun}`)), bar, h("span", { class: "small faint mono" }, `${amount(used)} / ${amount(limit)}`));
+    return h(
+      "div",
+      { class: "quota" },
+      h("span", { class: "small wrap" }, t(`usage.quota.${noun}`)),
+      bar,
+      h("span", { class: "small faint mono" }, `${amount(used)} / ${amount(limit)}`),
+    );
   };
-  replace(element, h("section", { class: "stack-small", "aria-label": t("usage.quotas") }, h("h3", {}, t("usage.quotas")), items.filter((each) => each.limit).map(line)));
+  replace(
+    element,
+    h(
+      "section",
+      { class: "stack-small", "aria-label": t("usage.quotas") },
+      h("h3", {}, t("usage.quotas")),
+      items.filter((row) => row.limit).map(line),
+    ),
+  );
 }

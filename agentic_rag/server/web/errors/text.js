@@ -1,5 +1,5 @@
-// The text of an error in the reader's language. The server writes English; another language has a file beside this one,
-// with a text for each error code. An error without such a text keeps the server's.
+// The text of an error in the reader's language. The server writes English; another language has a file beside this
+// one, with a text for each error code. An error without such a text keeps the server's.
 
 import { formatNumber, language } from "../i18n.js";
 
@@ -36,8 +36,8 @@ export function loadSentences() {
 export function inWords(sentence) {
   if (typeof sentence !== "string") return sentence;
   for (const [pattern, text] of sentences) {
-    const found = pattern.exec(sentence);
-    if (found) return text.replace(/\$(\d)/g, (_, at) => inWords(found[at] ?? ""));
+    const match = pattern.exec(sentence);
+    if (match) return text.replace(/\$(\d)/g, (_, at) => inWords(match[at] ?? ""));
   }
   return sentence;
 }
@@ -55,15 +55,17 @@ export function errorText({ code = "", message = "", details, hasText = false })
 
 /** Return details with the problem in the reader's language, for places that show the problem without its field. */
 export function detailsInWords(details) {
-  return texts === null || typeof details?.problem !== "string" ? details : { ...details, problem: problemText(details.problem) };
+  return texts === null || typeof details?.problem !== "string"
+    ? details
+    : { ...details, problem: problemText(details.problem) };
 }
 
 /** Return a sentence about an invalid value in the reader's language, or as the server has it. */
 function problemText(problem) {
   if (typeof problem !== "string") return undefined;
   for (const [pattern, text] of texts.problems) {
-    const found = pattern.exec(problem);
-    if (found) return text.replace(/\$(\d)/g, (_, at) => found[at] ?? "");
+    const match = pattern.exec(problem);
+    if (match) return text.replace(/\$(\d)/g, (_, at) => match[at] ?? "");
   }
   return problem;
 }

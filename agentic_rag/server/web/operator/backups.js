@@ -1,10 +1,12 @@
-// Backups: which there are, one made now, one read to its end; progress that survives a reload, since it is the server's.
+// Backups: which there are, one made now, one read to its end; progress that survives a reload, since it is the
+// server's.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatBytes, t } from "../i18n.js";
 import { badge, button, copyButton, emptyState, notice, progress, table, toast } from "../ui.js";
-import { ago, card, code, facts, keepFocus, moment, toolbar, watch } from "./parts.js";
+import { keepFocus, watch } from "../watch.js";
+import { ago, card, code, facts, moment, showProblem, toolbar } from "./parts.js";
 
 const BACKUPS = "/api/backups";
 
@@ -24,32 +26,34 @@ export async function show(place) {
   let shown = null;
   looking = await watch(
     () => api("GET", BACKUPS),
-    (found) => {
-      const now = found.job?.state === "running" ? found.job.id : null;
-      if (running && !now && found.job.id === running) tell(found.job);
-      running = now;
-      make.disabled = Boolean(now);
-      if (now) {
+    (state) => {
+      const jobId = state.job?.state === "running" ? state.job.id : null;
+      if (running && !jobId && state.job?.id === running) tell(state.job); // without a job, the server has restarted
+      running = jobId;
+      make.disabled = Boolean(jobId);
+      if (jobId) {
         if (!bar) {
           bar = progress("", { stop: () => api("POST", `${BACKUPS}/stop`) });
           replace(job, h("section", { class: "card" }, bar));
         }
-        bar.set(0, 0, jobWords(found.job));
+        bar.set(0, 0, jobWords(state.job));
       } else {
         bar = null;
-        replace(job, found.job ? outcome(found.job) : null);
+        replace(job, state.job ? outcome(state.job) : null);
       }
-      const text = JSON.stringify([found.items, Boolean(now)]);
+      const text = JSON.stringify([state.items, Boolean(jobId)]);
       if (text === shown) return;
       shown = text;
-      keepFocus(list, () => replace(list, draw(found, (name) => begin(`${BACKUPS}/${encodeURIComponent(name)}/verify`), Boolean(now))));
+      keepFocus(list, () =>
+        replace(
+          list,
+          draw(state, (name) => begin(`${BACKUPS}/${encodeURIComponent(name)}/verify`), Boolean(jobId)),
+        ),
+      );
     },
     {
       seconds: 1,
-      onerror: (error) => {
-        lost.hidden = !error;
-        if (error) replace(lost, notice("bad", error.message));
-      },
+      onerror: showProblem(lost),
     },
   );
   return looking;
@@ -57,11 +61,14 @@ export async function show(place) {
 
 function jobWords(job) {
   const done = formatBytes(job.bytes);
-  return job.kind === "write" ? t("operator.writing", { done, part: job.part }) : t("operator.verifying", { name: job.name, done });
+  return job.kind === "write"
+    ? t("operator.writing", { done, part: job.part })
+    : t("operator.verifying", { name: job.name, done });
 }
 
 const ENDS = {
-  done: (job) => (job.kind === "write" ? t("operator.written", { name: job.name }) : t("operator.verified", { name: job.name })),
+  done: (job) =>
+    job.kind === "write" ? t("operator.written", { name: job.name }) : t("operator.verified", { name: job.name }),
   failed: (job) => (job.kind === "write" ? t("operator.notWritten") : t("operator.notWhole", { name: job.name })),
   stopped: () => t("operator.jobStopped"),
 };
@@ -72,27 +79,50 @@ function tell(job) {
 
 function outcome(job) {
   const kind = job.state === "failed" ? "bad" : "info";
-  return notice(kind, h("p", {}, ENDS[job.state](job), " ", h("span", { class: "faint" }, ago(job.endedAt))), job.reason && h("p", { class: "wrap" }, job.reason));
+  return notice(
+    kind,
+    h("p", {}, ENDS[job.state](job), " ", h("span", { class: "faint" }, ago(job.endedAt))),
+    job.reason && h("p", { class: "wrap" }, job.reason),
+  );
 }
 
-function draw(found, verify, busy) {
+function draw(state, verify, busy) {
   const columns = [
-    { label: t("operator.made"), cell: (each) => moment(each.madeAt) },
-    { label: t("operator.file"), cell: (each) => [code(each.name), " ", each.beforeUpgrade && badge(t("operator.beforeUpgrade"))] },
-    { label: t("operator.size"), align: "end", cell: (each) => formatBytes(each.sizeBytes) },
-    { label: t("operator.actions"), align: "end", cell: (each) => button(t("operator.verifyBackup"), { icon: "shield", disabled: busy, onclick: () => verify(each.name), "aria-label": t("operator.verifyNamed", { name: each.name }) }) },
+    { label: t("operator.made"), cell: (backup) => moment(backup.madeAt) },
+    {
+      label: t("operator.file"),
+      cell: (backup) => [code(backup.name), " ", backup.beforeUpgrade && badge(t("operator.beforeUpgrade"))],
+    },
+    { label: t("operator.size"), align: "end", cell: (backup) => formatBytes(backup.sizeBytes) },
+    {
+      label: t("operator.actions"),
+      align: "end",
+      cell: (backup) =>
+        button(t("operator.verifyBackup"), {
+          icon: "shield",
+          disabled: busy,
+          onclick: () => verify(backup.name),
+          "aria-label": t("operator.verifyNamed", { name: backup.name }),
+        }),
+    },
   ];
   const none = emptyState(t("operator.noBackups"), t("operator.noBackupsText"), { icon: "archive" });
   return [
-    table(t("operator.backups"), columns, found.items, { empty: none }),
+    table(t("operator.backups"), columns, state.items, { empty: none }),
     card(
       t("operator.backupCare"),
       {},
       h("p", {}, t("operator.backupCareText")),
       facts([
-        [t("operator.folder"), h("span", { class: "row row-tight" }, code(found.folder), copyButton(t("operator.copyFolder"), found.folder))],
-        [t("operator.backupEvery"), found.everyHours ? t("operator.everyHours", { count: found.everyHours }) : t("operator.backupOff")],
-        [t("operator.backupKeep"), t("operator.newest", { count: found.keep })],
+        [
+          t("operator.folder"),
+          h("span", { class: "row row-tight" }, code(state.folder), copyButton(t("operator.copyFolder"), state.folder)),
+        ],
+        [
+          t("operator.backupEvery"),
+          state.everyHours ? t("operator.everyHours", { count: state.everyHours }) : t("operator.backupOff"),
+        ],
+        [t("operator.backupKeep"), t("operator.newest", { count: state.keep })],
         [t("operator.restoreWith"), code("agentic-rag restore FILE --data EMPTY_FOLDER")],
       ]),
     ),

@@ -10,36 +10,81 @@ import { code, toolbar } from "./parts.js";
 await loadSentences();
 
 const CATALOGUE = "/api/launch-catalogue";
-const ORIGINS = { builtin: () => badge(t("operator.originBuiltin")), operator: () => badge(t("operator.originFile"), "wait"), allowed: () => badge(t("operator.originAllowed"), "ok") };
+const ORIGINS = {
+  builtin: () => badge(t("operator.originBuiltin")),
+  operator: () => badge(t("operator.originFile"), "wait"),
+  allowed: () => badge(t("operator.originAllowed"), "ok"),
+};
 
 export async function show(place) {
   const list = h("div");
   let items = [];
   const wanted = () => search.value.trim().toLowerCase();
-  const fits = (each) => `${each.id} ${each.command} ${each.arguments}`.toLowerCase().includes(wanted());
+  const fits = (entry) => `${entry.id} ${entry.command} ${entry.arguments}`.toLowerCase().includes(wanted());
   const entries = () => entriesTable(items.filter(fits), load, wanted() !== "");
-  const search = input({ type: "search", placeholder: t("operator.searchCatalogue"), "aria-label": t("operator.searchCatalogue"), dataset: { search: "" }, oninput: () => replace(list, entries()) });
-  const load = () => loadInto(list, () => api("GET", CATALOGUE), (found) => ((items = found.items), entries()));
+  const search = input({
+    type: "search",
+    placeholder: t("operator.searchCatalogue"),
+    "aria-label": t("operator.searchCatalogue"),
+    dataset: { search: "" },
+    oninput: () => replace(list, entries()),
+  });
+  const load = () =>
+    loadInto(
+      list,
+      () => api("GET", CATALOGUE),
+      (page) => ((items = page.items), entries()),
+    );
   replace(place, toolbar(t("operator.catalogueText"), search), list);
   await load();
 }
 
 function entriesTable(items, load, searched) {
-  const rights = (each) => h("span", { class: "row row-tight" }, each.network && badge(t("operator.mayNetwork"), "wait"), each.write && badge(t("operator.mayWrite"), "wait"), !each.network && !each.write && h("span", { class: "faint" }, t("operator.sandboxed")));
+  const rights = (entry) =>
+    h(
+      "span",
+      { class: "row row-tight" },
+      entry.network && badge(t("operator.mayNetwork"), "wait"),
+      entry.write && badge(t("operator.mayWrite"), "wait"),
+      !entry.network && !entry.write && h("span", { class: "faint" }, t("operator.sandboxed")),
+    );
   const columns = [
-    { label: t("operator.line"), cell: (each) => [code(each.command), h("div", { class: "small soft" }, code(inWords(each.arguments)))] },
-    { label: t("operator.catalogueId"), cell: (each) => code(each.id) },
-    { label: t("operator.origin"), cell: (each) => ORIGINS[each.origin]?.() ?? each.origin },
+    {
+      label: t("operator.line"),
+      cell: (entry) => [code(entry.command), h("div", { class: "small soft" }, code(inWords(entry.arguments)))],
+    },
+    { label: t("operator.catalogueId"), cell: (entry) => code(entry.id) },
+    { label: t("operator.origin"), cell: (entry) => ORIGINS[entry.origin]?.() ?? entry.origin },
     { label: t("operator.rights"), cell: rights },
-    { label: t("operator.variables"), cell: (each) => h("span", { class: "row row-tight" }, Object.keys(each.env).map(code)) },
-    { label: t("operator.actions"), align: "end", cell: (each) => each.origin === "allowed" && button(t("operator.takeBack", { id: each.id }), { kind: "quiet", icon: "close", compact: true, onclick: () => revoke(each, load) }) },
+    {
+      label: t("operator.variables"),
+      cell: (entry) => h("span", { class: "row row-tight" }, Object.keys(entry.env).map(code)),
+    },
+    {
+      label: t("operator.actions"),
+      align: "end",
+      cell: (entry) =>
+        entry.origin === "allowed" &&
+        button(t("operator.takeBack", { id: entry.id }), {
+          kind: "quiet",
+          icon: "close",
+          compact: true,
+          onclick: () => revoke(entry, load),
+        }),
+    },
   ];
-  const none = searched ? emptyState(t("operator.nothingFound"), t("operator.nothingFoundText"), { icon: "search" }) : emptyState(t("operator.noEntries"), t("operator.noEntriesText"), { icon: "list" });
+  const none = searched
+    ? emptyState(t("operator.nothingFound"), t("operator.nothingFoundText"), { icon: "search" })
+    : emptyState(t("operator.noEntries"), t("operator.noEntriesText"), { icon: "list" });
   return table(t("operator.catalogue"), columns, items, { empty: none });
 }
 
 async function revoke(entry, load) {
-  const sure = await confirmLoss(t("operator.takeBackQuestion"), t("operator.takeBackText", { line: entry.command }), t("operator.takeBackNow"));
+  const sure = await confirmLoss(
+    t("operator.takeBackQuestion"),
+    t("operator.takeBackText", { line: entry.command }),
+    t("operator.takeBackNow"),
+  );
   if (!sure) return;
   await api("DELETE", `${CATALOGUE}/${encodeURIComponent(entry.id)}`);
   toast(t("operator.takenBack", { id: entry.id }));

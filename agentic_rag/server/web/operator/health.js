@@ -6,7 +6,8 @@ import { inWords, loadSentences } from "../errors/text.js";
 import { formatBytes, formatNumber, formatPercent, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { announce, badge, emptyState, notice, table } from "../ui.js";
-import { ago, code, domainNames, facts, keepFocus, watch } from "./parts.js";
+import { keepFocus, watch } from "../watch.js";
+import { ago, code, domainNames, facts } from "./parts.js";
 
 await loadSentences();
 
@@ -18,8 +19,18 @@ const STATES = {
 };
 const OVERALL = {
   ok: { title: () => t("operator.allWell"), text: () => t("operator.allWellText"), icon: "check", kind: "ok" },
-  degraded: { title: () => t("operator.someDegraded"), text: () => t("operator.someDegradedText"), icon: "alert", kind: "wait" },
-  limited: { title: () => t("operator.someLimited"), text: () => t("operator.someLimitedText"), icon: "alert", kind: "wait" },
+  degraded: {
+    title: () => t("operator.someDegraded"),
+    text: () => t("operator.someDegradedText"),
+    icon: "alert",
+    kind: "wait",
+  },
+  limited: {
+    title: () => t("operator.someLimited"),
+    text: () => t("operator.someLimitedText"),
+    icon: "alert",
+    kind: "wait",
+  },
   down: { title: () => t("operator.someDown"), text: () => t("operator.someDownText"), icon: "alert", kind: "bad" },
 };
 const MODES = {
@@ -59,7 +70,9 @@ const isLimited = ({ state, reason }) => state === "ready" && Boolean(reason);
 
 function overall(report) {
   const parts = [report.model, report.embedder, report.index, report.store, report.disk, report.backup].filter(Boolean);
-  return report.status === "ok" && parts.some(isLimited) ? OVERALL.limited : (OVERALL[report.status] ?? OVERALL.degraded);
+  return report.status === "ok" && parts.some(isLimited)
+    ? OVERALL.limited
+    : (OVERALL[report.status] ?? OVERALL.degraded);
 }
 
 /** Return the words for an unusual state of a part. */
@@ -70,12 +83,19 @@ function modeWords({ name, state, mode, reason, bytes, of }) {
 }
 
 function draw(report, nameOf) {
-  const found = overall(report);
+  const summary = overall(report);
   return [
-    h("div", { class: `health-sum health-${found.kind}` }, h("span", { class: "health-icon" }, icon(found.icon, 22)), h("div", {}, h("h2", {}, found.title()), h("p", { class: "soft" }, found.text()))),
+    h(
+      "div",
+      { class: `health-sum health-${summary.kind}` },
+      h("span", { class: "health-icon" }, icon(summary.icon, 22)),
+      h("div", {}, h("h2", {}, summary.title()), h("p", { class: "soft" }, summary.text())),
+    ),
     report.anyCommand && notice("warn", t("operator.anyCommand")),
     report.unsandboxed && notice("warn", t("operator.unsandboxed")),
-    report.retiring?.map(({ model, on, successor }) => notice("warn", t(successor ? "operator.retiring" : "operator.retiringUnknown", { model, on, successor }))),
+    report.retiring?.map(({ model, on, successor }) =>
+      notice("warn", t(successor ? "operator.retiring" : "operator.retiringUnknown", { model, on, successor })),
+    ),
     h(
       "div",
       { class: "grid" },
@@ -87,7 +107,11 @@ function draw(report, nameOf) {
       report.queue && queueCard(report.queue),
       report.backup && backupCard(report.backup),
     ),
-    report.replicas?.length > 0 && [h("h2", {}, t("operator.replicas")), h("p", { class: "soft" }, t("operator.replicasText")), replicasTable(report.replicas)],
+    report.replicas?.length > 0 && [
+      h("h2", {}, t("operator.replicas")),
+      h("p", { class: "soft" }, t("operator.replicasText")),
+      replicasTable(report.replicas),
+    ],
     h("h2", {}, t("operator.mcpServers")),
     serversTable(report.servers, nameOf),
   ];
@@ -95,11 +119,17 @@ function draw(report, nameOf) {
 
 function box(title, { state, reason }, ...children) {
   const { word, kind } = isLimited({ state, reason }) ? STATES.limited : (STATES[state] ?? STATES.ready);
-  return h("section", { class: "card health-card", "aria-label": title }, h("div", { class: "card-head" }, h("h3", {}, title), state && badge(word(), kind)), children);
+  return h(
+    "section",
+    { class: "card health-card", "aria-label": title },
+    h("div", { class: "card-head" }, h("h3", {}, title), state && badge(word(), kind)),
+    children,
+  );
 }
 
 function part(title, report, nameOf) {
-  const { name, state, collectionsToReindex, rebuilding, readsTokens, reason, lastSuccess, lastFailure, recently } = report;
+  const { name, state, collectionsToReindex, rebuilding, readsTokens, reason, lastSuccess, lastFailure, recently } =
+    report;
   const mode = modeWords(report);
   const share = recently && recently.calls ? recently.failures / recently.calls : 0;
   return box(
@@ -111,10 +141,16 @@ function part(title, report, nameOf) {
     facts([
       [t("operator.lastSuccess"), ago(lastSuccess)],
       [t("operator.lastFailure"), lastFailure && [ago(lastFailure.at), " ", code(lastFailure.code)]],
-      [t("operator.recently"), recently && t("operator.recentCalls", { count: recently.calls, failed: formatPercent(share) })],
+      [
+        t("operator.recently"),
+        recently && t("operator.recentCalls", { count: recently.calls, failed: formatPercent(share) }),
+      ],
       [t("operator.readsTokens"), readsTokens && t("operator.inWindows", { count: readsTokens })],
       [t("operator.toReindex"), collectionsToReindex && formatNumber(collectionsToReindex)],
-      ...(rebuilding ?? []).map((each) => [nameOf(each.domain), t("operator.rebuilt", { done: each.done, of: each.of })]),
+      ...(rebuilding ?? []).map((collection) => [
+        nameOf(collection.domain),
+        t("operator.rebuilt", { done: collection.done, of: collection.of }),
+      ]),
     ]),
   );
 }
@@ -150,8 +186,14 @@ function backupCard({ state, ageSeconds, everyHours, reason }) {
     reason && h("p", { class: "health-reason wrap" }, inWords(reason)),
     ageSeconds === undefined && h("p", { class: "soft" }, t("operator.noBackupYet")),
     facts([
-      [t("operator.backupAge"), ageSeconds !== undefined && ago(new Date(Date.now() - ageSeconds * 1000).toISOString())],
-      [t("operator.backupEvery"), everyHours ? t("operator.everyHours", { count: everyHours }) : t("operator.backupOff")],
+      [
+        t("operator.backupAge"),
+        ageSeconds !== undefined && ago(new Date(Date.now() - ageSeconds * 1000).toISOString()),
+      ],
+      [
+        t("operator.backupEvery"),
+        everyHours ? t("operator.everyHours", { count: everyHours }) : t("operator.backupOff"),
+      ],
     ]),
     h("a", { href: "#/operator/backups" }, t("operator.toBackups")),
   );
@@ -159,11 +201,17 @@ function backupCard({ state, ageSeconds, everyHours, reason }) {
 
 function serversTable(servers, nameOf) {
   const columns = [
-    { label: t("operator.server"), cell: (each) => h("span", { class: "strong" }, each.name) },
-    { label: t("operator.domain"), cell: (each) => (each.domain ? nameOf(each.domain) : h("span", { class: "faint" }, t("operator.ourOwn"))) },
-    { label: t("operator.state"), cell: (each) => badge(STATES[each.state]?.word() ?? each.state, STATES[each.state]?.kind) },
-    { label: t("operator.doing"), cell: (each) => code(each.mode) },
-    { label: t("operator.reason"), cell: (each) => inWords(each.reason) ?? "" },
+    { label: t("operator.server"), cell: (server) => h("span", { class: "strong" }, server.name) },
+    {
+      label: t("operator.domain"),
+      cell: (server) => (server.domain ? nameOf(server.domain) : h("span", { class: "faint" }, t("operator.ourOwn"))),
+    },
+    {
+      label: t("operator.state"),
+      cell: (server) => badge(STATES[server.state]?.word() ?? server.state, STATES[server.state]?.kind),
+    },
+    { label: t("operator.doing"), cell: (server) => code(server.mode) },
+    { label: t("operator.reason"), cell: (server) => inWords(server.reason) ?? "" },
   ];
   const none = emptyState(t("operator.noServers"), t("operator.noServersText"), { icon: "server" });
   return table(t("operator.mcpServers"), columns, servers, { empty: none });
@@ -171,12 +219,22 @@ function serversTable(servers, nameOf) {
 
 function replicasTable(replicas) {
   const columns = [
-    { label: t("operator.replica"), cell: (each) => [h("span", { class: "strong wrap" }, each.id), " ", each.own && badge(t("operator.replicaOwn"))] },
-    { label: t("operator.state"), cell: (each) => (each.leaving ? badge(t("operator.draining"), "wait") : badge(t("operator.ready"), "ok")) },
-    { label: t("operator.replicaVersion"), cell: (each) => code(each.version) },
-    { label: t("operator.replicaAddress"), cell: (each) => code(each.address) },
-    { label: t("operator.heartbeat"), cell: (each) => ago(each.heartbeatAt) },
-    { label: t("operator.started"), cell: (each) => ago(each.startedAt) },
+    {
+      label: t("operator.replica"),
+      cell: (replica) => [
+        h("span", { class: "strong wrap" }, replica.id),
+        " ",
+        replica.own && badge(t("operator.replicaOwn")),
+      ],
+    },
+    {
+      label: t("operator.state"),
+      cell: (replica) => (replica.leaving ? badge(t("operator.draining"), "wait") : badge(t("operator.ready"), "ok")),
+    },
+    { label: t("operator.replicaVersion"), cell: (replica) => code(replica.version) },
+    { label: t("operator.replicaAddress"), cell: (replica) => code(replica.address) },
+    { label: t("operator.heartbeat"), cell: (replica) => ago(replica.heartbeatAt) },
+    { label: t("operator.started"), cell: (replica) => ago(replica.startedAt) },
   ];
   return table(t("operator.replicas"), columns, replicas);
 }

@@ -3,17 +3,50 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
-import { badge, button, checkbox, confirmLoss, copyButton, emptyState, field, input, loadInto, notice, openDialog, select, table, textarea, toast } from "../ui.js";
+import {
+  badge,
+  button,
+  checkbox,
+  confirmLoss,
+  copyButton,
+  emptyState,
+  field,
+  input,
+  loadInto,
+  notice,
+  openDialog,
+  select,
+  table,
+  textarea,
+  toast,
+} from "../ui.js";
 import { ago, code, dialogForm, domainNames, grantName, loadUsers, toolbar, userInput } from "./parts.js";
 
 export async function show(place, { app }) {
   const list = h("div");
   let withRevoked = false;
   const nameOf = await domainNames(app);
-  const load = () => loadInto(list, () => api("GET", "/api/keys"), ({ items }) => keysTable(items.filter((each) => withRevoked || !each.revokedAt), { onchange: load, nameOf, make }));
+  const load = () =>
+    loadInto(
+      list,
+      () => api("GET", "/api/keys"),
+      ({ items }) =>
+        keysTable(
+          items.filter((item) => withRevoked || !item.revokedAt),
+          { onchange: load, nameOf, make },
+        ),
+    );
   const make = () => newKeyDialog({ app, ondone: load });
   const revoked = checkbox({ onchange: (event) => ((withRevoked = event.target.checked), load()) });
-  replace(place, toolbar(t("operator.keysText"), field(t("operator.withRevoked"), revoked, { inline: true }), button(t("operator.newKey"), { kind: "primary", icon: "add", onclick: make })), list);
+  replace(
+    place,
+    toolbar(
+      t("operator.keysText"),
+      field(t("operator.withRevoked"), revoked, { inline: true }),
+      button(t("operator.newKey"), { kind: "primary", icon: "add", onclick: make }),
+    ),
+    list,
+  );
   await load();
   return undefined;
 }
@@ -23,16 +56,37 @@ export function keysTable(keys, { onchange, withUser = true, nameOf = (id) => id
   const rights = (key) => {
     if (!key.role) return h("span", { class: "soft" }, t("operator.asUser"));
     if (key.role === "operator") return badge(t("operator.isOperator"), "wait");
-    return h("span", { class: "row row-tight" }, key.domains.map((id) => badge(t("operator.grantIn", { domain: nameOf(id), grant: grantName(key.role) }))));
+    return h(
+      "span",
+      { class: "row row-tight" },
+      key.domains.map((id) => badge(t("operator.grantIn", { domain: nameOf(id), grant: grantName(key.role) }))),
+    );
   };
   const columns = [
     { label: t("operator.keyId"), cell: (key) => code(key.id) },
-    withUser && { label: t("operator.user"), cell: (key) => h("a", { href: `#/operator/users/${encodeURIComponent(key.userId)}` }, key.userId) },
+    withUser && {
+      label: t("operator.user"),
+      cell: (key) => h("a", { href: `#/operator/users/${encodeURIComponent(key.userId)}` }, key.userId),
+    },
     { label: t("operator.permits"), cell: rights },
     { label: t("operator.keyGroups"), cell: (key) => h("span", { dir: "auto" }, key.groups.join(", ")) },
     { label: t("operator.created"), cell: (key) => ago(key.createdAt) },
-    { label: t("operator.state"), cell: (key) => (key.revokedAt ? badge(t("operator.revoked"), "bad") : badge(t("operator.stateActive"), "ok")) },
-    { label: t("operator.actions"), align: "end", cell: (key) => !key.revokedAt && button(t("operator.revokeKey", { id: key.id }), { kind: "quiet", icon: "close", compact: true, onclick: () => revoke(key, onchange) }) },
+    {
+      label: t("operator.state"),
+      cell: (key) => (key.revokedAt ? badge(t("operator.revoked"), "bad") : badge(t("operator.stateActive"), "ok")),
+    },
+    {
+      label: t("operator.actions"),
+      align: "end",
+      cell: (key) =>
+        !key.revokedAt &&
+        button(t("operator.revokeKey", { id: key.id }), {
+          kind: "quiet",
+          icon: "close",
+          compact: true,
+          onclick: () => revoke(key, onchange),
+        }),
+    },
   ].filter(Boolean);
   const actions = make ? [button(t("operator.newKey"), { icon: "key", onclick: make })] : [];
   const none = emptyState(t("operator.noKeys"), t("operator.noKeysText"), { icon: "key", actions });
@@ -40,7 +94,11 @@ export function keysTable(keys, { onchange, withUser = true, nameOf = (id) => id
 }
 
 async function revoke(key, onchange) {
-  const sure = await confirmLoss(t("operator.revokeQuestion"), t("operator.revokeText", { user: key.userId }), t("operator.revokeNow"));
+  const sure = await confirmLoss(
+    t("operator.revokeQuestion"),
+    t("operator.revokeText", { user: key.userId }),
+    t("operator.revokeNow"),
+  );
   if (!sure) return;
   await api("DELETE", `/api/keys/${encodeURIComponent(key.id)}`);
   toast(t("operator.keyRevoked"));
@@ -49,17 +107,35 @@ async function revoke(key, onchange) {
 
 /** Ask for a key, then show it this once. `user`: whose, where that is settled. */
 export async function newKeyDialog({ user = "", app, ondone }) {
+  const address = location.hash;
   const [users, domains] = await Promise.all([user ? [] : loadUsers(), app.domains()]);
+  if (location.hash !== address) return; // the reader went on meanwhile
   const { control, list } = userInput(users, { name: "user", required: true, value: user, readonly: Boolean(user) });
   const whose = field(t("operator.user"), control, { hint: user ? "" : t("operator.keyUserHint") });
-  const roles = [["", t("operator.asUser")], ["member", grantName("member")], ["author", grantName("author")], ["admin", grantName("admin")], ["operator", t("operator.isOperator")]];
+  const roles = [
+    ["", t("operator.asUser")],
+    ["member", grantName("member")],
+    ["author", grantName("author")],
+    ["admin", grantName("admin")],
+    ["operator", t("operator.isOperator")],
+  ];
   const role = field(t("operator.permits"), select(roles), { hint: t("operator.permitsHint") });
-  const checks = domains.map((each) => field(each.name, checkbox({ value: each.id }), { inline: true }));
-  const where = h("fieldset", { class: "fieldset", hidden: true }, h("legend", {}, t("operator.inDomains")), checks.length ? checks : h("p", { class: "soft" }, t("operator.noDomains")));
-  role.control.addEventListener("change", () => (where.hidden = !["member", "author", "admin"].includes(role.control.value)));
-  const groups = field(t("operator.keyGroups"), textarea({ rows: 2, dir: "auto", spellcheck: "false" }), { hint: t("operator.keyGroupsHint") });
-  let made = null;
-  let own = null;
+  const checks = domains.map((domain) => field(domain.name, checkbox({ value: domain.id }), { inline: true }));
+  const where = h(
+    "fieldset",
+    { class: "fieldset", hidden: true },
+    h("legend", {}, t("operator.inDomains")),
+    checks.length ? checks : h("p", { class: "soft" }, t("operator.noDomains")),
+  );
+  role.control.addEventListener(
+    "change",
+    () => (where.hidden = !["member", "author", "admin"].includes(role.control.value)),
+  );
+  const groups = field(t("operator.keyGroups"), textarea({ rows: 2, dir: "auto", spellcheck: "false" }), {
+    hint: t("operator.keyGroupsHint"),
+  });
+  let created = null;
+  let ownKey = null;
   const dialog = openDialog(t("operator.newKey"), {
     build: (close) =>
       dialogForm({
@@ -68,32 +144,62 @@ export async function newKeyDialog({ user = "", app, ondone }) {
         content: [whose, list, role, where, groups],
         action: t("operator.makeKey"),
         async send() {
-          const body = { user: control.value.trim(), role: role.control.value || null, domains: where.hidden ? [] : checks.map((each) => each.control).filter((each) => each.checked).map((each) => each.value), groups: groups.control.value.split("\n").filter((each) => each.trim()) };
-          made = await api("POST", "/api/keys", { body });
-          if (made.first) await app.refreshUser();
+          const body = {
+            user: control.value.trim(),
+            role: role.control.value || null,
+            domains: where.hidden
+              ? []
+              : checks
+                  .map((group) => group.control)
+                  .filter((group) => group.checked)
+                  .map((group) => group.value),
+            groups: groups.control.value.split("\n").filter((group) => group.trim()),
+          };
+          created = await api("POST", "/api/keys", { body });
+          if (created.first) await app.refreshUser();
           // without an operator's key nobody could change anything once this browser's sign-in ends
-          if (made.first && made.role !== "operator") own = await api("POST", "/api/keys", { body: { user: "operator", role: "operator" } });
+          if (created.first && created.role !== "operator")
+            ownKey = await api("POST", "/api/keys", { body: { user: "operator", role: "operator" } });
           close();
         },
       }),
   });
   await dialog.closed;
-  if (!made) return;
-  await revealDialog(made, own);
+  if (!created) return;
+  await revealDialog(created, ownKey);
   await ondone();
 }
 
 /** Show a new key, the one time it can be. */
-function revealDialog(made, own) {
-  const value = input({ value: made.key, readonly: true, class: "input mono", "aria-label": t("operator.keyValue"), onfocus: (event) => event.target.select() });
-  const dialog = openDialog(t("operator.keyMade", { user: made.userId }), {
+function revealDialog(created, ownKey) {
+  const value = input({
+    value: created.key,
+    readonly: true,
+    class: "input mono",
+    "aria-label": t("operator.keyValue"),
+    onfocus: (event) => event.target.select(),
+  });
+  const dialog = openDialog(t("operator.keyMade", { user: created.userId }), {
     lasting: true,
     build: () => [
       notice("warn", t("operator.keyOnce")),
-      h("div", { class: "key-line" }, value, copyButton(t("operator.copyKey"), made.key, { compact: false, kind: "primary" })),
+      h(
+        "div",
+        { class: "key-line" },
+        value,
+        copyButton(t("operator.copyKey"), created.key, { compact: false, kind: "primary" }),
+      ),
       h("p", { class: "soft" }, t("operator.keyUse")),
-      made.first && notice("info", t("operator.firstKey")),
-      own && [h("p", {}, t("operator.ownKey", { user: own.userId })), h("div", { class: "key-line" }, input({ value: own.key, readonly: true, class: "input mono", "aria-label": t("operator.ownKeyValue") }), copyButton(t("operator.copyKey"), own.key, { compact: false }))],
+      created.first && notice("info", t("operator.firstKey")),
+      ownKey && [
+        h("p", {}, t("operator.ownKey", { user: ownKey.userId })),
+        h(
+          "div",
+          { class: "key-line" },
+          input({ value: ownKey.key, readonly: true, class: "input mono", "aria-label": t("operator.ownKeyValue") }),
+          copyButton(t("operator.copyKey"), ownKey.key, { compact: false }),
+        ),
+      ],
     ],
     actions: (close) => [button(t("operator.keyKept"), { onclick: () => close(true) })],
   });

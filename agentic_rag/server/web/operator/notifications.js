@@ -5,5 +5,5 @@ import { showEndpoints } from "../notifications/endpoints.js";
 
 export async function show(place, { app }) {
   await loadWords("notifications");
-  await showEndpoints(place, { base: "/api/endpoints", app });
+  return await showEndpoints(place, { base: "/api/endpoints", app });
 }

@@ -17,40 +17,48 @@ const TABS = [
   { key: "audit", label: () => t("operator.audit"), load: lazily((again) => import(`./audit.js${again}`)) },
   { key: "usage", label: () => t("operator.usage"), load: lazily((again) => import(`./usage.js${again}`)) },
   { key: "budgets", label: () => t("operator.budgets"), load: lazily((again) => import(`./budgets.js${again}`)) },
-  { key: "notifications", label: () => t("operator.notifications"), load: lazily((again) => import(`./notifications.js${again}`)) },
+  {
+    key: "notifications",
+    label: () => t("operator.notifications"),
+    load: lazily((again) => import(`./notifications.js${again}`)),
+  },
   { key: "backups", label: () => t("operator.backups"), load: lazily((again) => import(`./backups.js${again}`)) },
 ];
 
 export async function show(main, { params, app }) {
   const head = h("header", { class: "operator-head" });
-  const place = h("div", { class: "operator-place" });
+  const place = h("div", {});
   replace(main, h("div", { class: "page" }, head, place));
   let leaveTab = null;
   let order = 0;
 
   async function open({ tab, item }) {
-    const own = ++order;
-    const found = TABS.find((each) => each.key === (tab ?? TABS[0].key));
+    const ownOrder = ++order;
+    const chosen = TABS.find((candidate) => candidate.key === (tab ?? TABS[0].key));
     leaveTab?.();
     leaveTab = null;
-    if (!found) {
+    if (!chosen) {
       replace(place, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
       return;
     }
-    app.setTitle(item ?? found.label(), t("operator.title"));
-    drawHead(head, found.key);
+    app.setTitle(item ?? chosen.label(), t("operator.title"));
+    drawHead(head, chosen.key);
     main.scrollTop = 0;
-    await loadInto(place, found.load, async (module) => {
+    await loadInto(place, chosen.load, async (module) => {
       const inner = h("div", { class: "stack operator-tab" });
       const left = await module.show(inner, { app, item });
-      if (own === order) leaveTab = left ?? null;
+      if (ownOrder === order) leaveTab = left ?? null;
       else left?.();
       return inner;
     });
   }
 
   await open(params);
-  return { leave: () => leaveTab?.(), update: open };
+  const leave = () => {
+    order += 1; // a tab that is still being loaded ends at once
+    leaveTab?.();
+  };
+  return { leave, update: open };
 }
 
 function drawHead(head, current) {
@@ -64,7 +72,10 @@ let version = null;
 
 function versionLine() {
   const line = h("span", { class: "faint small" });
-  version ??= api("GET", "/api/version").then((found) => found.version);
-  version.then((text) => (line.textContent = t("operator.version", { version: text })), () => (version = null));
+  version ??= api("GET", "/api/version").then((answer) => answer.version);
+  version.then(
+    (text) => (line.textContent = t("operator.version", { version: text })),
+    () => (version = null),
+  );
   return line;
 }

@@ -1,9 +1,9 @@
-// What several of the operator's pages show: moments, people's grants, folded facts, a page that looks again by itself.
+// What several of the operator's pages show: moments, people's grants, facts, and a form in a dialog.
 
 import { api } from "../api.js";
-import { h } from "../dom.js";
+import { h, replace } from "../dom.js";
 import { formatAgo, formatDate, t } from "../i18n.js";
-import { badge, button, input, select } from "../ui.js";
+import { badge, button, input, notice, select } from "../ui.js";
 
 /** A moment: how long ago, and when exactly for who asks. Nothing for none. */
 export const ago = (iso) => (iso ? h("time", { datetime: iso, title: formatDate(iso) }, formatAgo(iso)) : null);
@@ -11,10 +11,14 @@ export const ago = (iso) => (iso ? h("time", { datetime: iso, title: formatDate(
 /** A moment: the day and time. */
 export const moment = (iso) => (iso ? h("time", { datetime: iso, title: iso }, formatDate(iso)) : null);
 
-/** Facts as a list: `[label, value]`; those without a value are left out. */
+/** Facts as a list of `[label, value]`. A fact without a value is left out. */
 export function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
-  return h("dl", { class: "facts" }, shown.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))));
+  return h(
+    "dl",
+    { class: "facts" },
+    shown.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))),
+  );
 }
 
 /** Text as a machine takes it: code that breaks anywhere. */
@@ -22,40 +26,69 @@ export const code = (text) => h("code", { class: "wrap" }, text);
 
 /** A card with a heading. `actions` stand beside it. */
 export function card(title, { actions = [], ...props } = {}, ...children) {
-  return h("section", { class: "card", ...props }, h("div", { class: "card-head" }, h("h2", {}, title), h("div", { class: "row" }, actions)), h("div", { class: "stack" }, children));
+  return h(
+    "section",
+    { class: "card", ...props },
+    h("div", { class: "card-head" }, h("h2", {}, title), h("div", { class: "row" }, actions)),
+    h("div", { class: "stack" }, children),
+  );
 }
 
 /** A line of words above a list, with what one can do on its other side. */
-export const toolbar = (text, ...actions) => h("div", { class: "row row-apart operator-bar" }, h("p", { class: "soft" }, text), h("div", { class: "row" }, actions));
+export const toolbar = (text, ...actions) =>
+  h(
+    "div",
+    { class: "row row-apart operator-bar" },
+    h("p", { class: "soft" }, text),
+    h("div", { class: "row" }, actions),
+  );
 
 /** Names of domains by id; a deleted one keeps its id. */
 export async function domainNames(app) {
-  const names = new Map((await app.domains()).map((each) => [each.id, each.name]));
+  const names = new Map((await app.domains()).map((domain) => [domain.id, domain.name]));
   return (id) => names.get(id) ?? id;
 }
 
 const GRANTS = ["member", "author", "admin"];
-const GRANT_WORDS = { member: () => t("operator.grantMember"), author: () => t("operator.grantAuthor"), admin: () => t("operator.grantAdmin") };
+const GRANT_WORDS = {
+  member: () => t("operator.grantMember"),
+  author: () => t("operator.grantAuthor"),
+  admin: () => t("operator.grantAdmin"),
+};
 
 export const grantName = (grant) => GRANT_WORDS[grant]?.() ?? grant;
 
 /** What a user may do, in one cell. */
 export function grantsLine(user, nameOf) {
   if (user.operator) return badge(t("operator.isOperator"), "wait");
-  const all = Object.entries(user.grants);
-  if (!all.length) return h("span", { class: "faint" }, t("operator.noGrants"));
-  const shown = all.slice(0, 4).map(([id, grant]) => badge(t("operator.grantIn", { domain: nameOf(id), grant: grantName(grant) })));
-  return h("span", { class: "row row-tight" }, shown, all.length > shown.length && h("span", { class: "faint small" }, t("operator.more", { count: all.length - shown.length })));
+  const grants = Object.entries(user.grants);
+  if (!grants.length) return h("span", { class: "faint" }, t("operator.noGrants"));
+  const shown = grants
+    .slice(0, 4)
+    .map(([id, grant]) => badge(t("operator.grantIn", { domain: nameOf(id), grant: grantName(grant) })));
+  return h(
+    "span",
+    { class: "row row-tight" },
+    shown,
+    grants.length > shown.length &&
+      h("span", { class: "faint small" }, t("operator.more", { count: grants.length - shown.length })),
+  );
 }
 
 /** Rows of domain and grant that can be added and removed. `read()` returns the grants by domain's id. */
-export function grantsEditor(domains, given = {}) {
+export function grantsEditor(domains, initial = {}) {
   const list = h("div", { class: "stack-small" });
-  const known = new Map(domains.map((each) => [each.id, each.name]));
-  for (const id of Object.keys(given)) if (!known.has(id)) known.set(id, id);
+  const names = new Map(domains.map((domain) => [domain.id, domain.name]));
+  for (const id of Object.keys(initial)) if (!names.has(id)) names.set(id, id);
   const add = (id = "", grant = "member") => {
-    const domain = select([["", t("operator.chooseDomain")], ...known], { value: id, "aria-label": t("operator.domain") });
-    const level = select(GRANTS.map((each) => [each, grantName(each)]), { value: grant, "aria-label": t("operator.grant") });
+    const domain = select([["", t("operator.chooseDomain")], ...names], {
+      value: id,
+      "aria-label": t("operator.domain"),
+    });
+    const level = select(
+      GRANTS.map((grant) => [grant, grantName(grant)]),
+      { value: grant, "aria-label": t("operator.grant") },
+    );
     const remove = button(t("operator.removeGrant"), { kind: "quiet", icon: "close", compact: true });
     const row = h("div", { class: "grant-row" }, domain, level, remove);
     remove.addEventListener("click", () => {
@@ -68,86 +101,62 @@ export function grantsEditor(domains, given = {}) {
     return domain;
   };
   const adder = button(t("operator.addGrant"), { icon: "add", kind: "quiet", onclick: () => void add().focus() });
-  for (const [id, grant] of Object.entries(given)) add(id, grant);
+  for (const [id, grant] of Object.entries(initial)) add(id, grant);
   const hint = h("p", { class: "field-hint" }, t("operator.grantsHint"));
-  const made = h("fieldset", { class: "fieldset" }, h("legend", {}, t("operator.grants")), list, h("div", {}, adder), hint);
-  made.read = () => Object.fromEntries([...list.children].map((row) => row.read()).filter(([id]) => id));
-  return made;
+  const element = h(
+    "fieldset",
+    { class: "fieldset" },
+    h("legend", {}, t("operator.grants")),
+    list,
+    h("div", {}, adder),
+    hint,
+  );
+  element.read = () => Object.fromEntries([...list.children].map((row) => row.read()).filter(([id]) => id));
+  return element;
 }
 
-/** A field in which users are proposed as one types. */
+/** A field that proposes users while a person types. */
 export function userInput(users, props = {}) {
   const id = `users-${Math.random().toString(36).slice(2)}`;
-  const list = h("datalist", { id }, users.map((each) => h("option", { value: each.name }, each.displayName)));
-  const made = input({ list: id, spellcheck: false, autocapitalize: "none", ...props });
-  return { control: made, list };
+  const list = h(
+    "datalist",
+    { id },
+    users.map((user) => h("option", { value: user.name }, user.displayName)),
+  );
+  const control = input({ list: id, spellcheck: false, autocapitalize: "none", ...props });
+  return { control: control, list };
 }
 
-/** Look again every so often while the page is seen, and show what has changed. Returns what ends that.
- * `load()` returns JSON; `draw(found)` is called when it is another than before; `onerror(error)` when it failed. */
-export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}) {
-  let shown = null;
-  let timer = 0;
-  let ended = false;
-  let asked = 0;
-  const look = async (first) => {
-    clearTimeout(timer);
-    const own = (asked += 1);
-    const isOld = () => ended || own !== asked; // one that was asked later knows more, and goes on
-    try {
-      const found = await load();
-      if (isOld()) return;
-      const text = JSON.stringify(found);
-      if (text !== shown) draw(found);
-      shown = text;
-      onerror(null);
-    } catch (error) {
-      if (first) throw error;
-      if (isOld()) return;
-      onerror(error);
-    }
-    if (!ended) timer = setTimeout(soon, seconds * 1000);
-  };
-  const soon = () => (document.hidden ? (timer = setTimeout(soon, seconds * 1000)) : look(false));
-  const seen = () => !document.hidden && look(false);
-  await look(true);
-  document.addEventListener("visibilitychange", seen);
-  const end = () => {
-    ended = true;
-    clearTimeout(timer);
-    document.removeEventListener("visibilitychange", seen);
-  };
-  end.now = () => look(false);
-  return end;
-}
-
-const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex='0']";
-
-/** Draw something anew without taking the focus from who is in it: it goes to what stands in the same place. */
-export function keepFocus(element, draw) {
-  const at = [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
-  draw();
-  if (at >= 0) element.querySelectorAll(FOCUSABLE)[at]?.focus({ preventScroll: true });
-}
+/** Return what shows at an element that the state could not be loaded again: `onerror` of `watch`. */
+export const showProblem = (element) => (error) => {
+  element.hidden = !error;
+  if (error) replace(element, notice("bad", error.code ? error.message : t("shell.failed")));
+};
 
 /** A form in a dialog: what does not fit is shown at its field, or below all of them, and what was typed stays.
- * `fields`: by the path the server names; `send()` makes the request and closes by itself. */
+ * `fields`: by the path the server names; `send()` makes the request and closes the dialog. */
 export function dialogForm({ fields, content, action, send, close }) {
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
   const submit = button(action, { kind: "primary", type: "submit" });
-  const form = h("form", { class: "stack" }, content, problem, h("div", { class: "row dialog-actions" }, button(t("shell.cancel"), { onclick: () => close() }), submit));
+  const form = h(
+    "form",
+    { class: "stack" },
+    content,
+    problem,
+    h("div", { class: "row dialog-actions" }, button(t("shell.cancel"), { onclick: () => close() }), submit),
+  );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     problem.hidden = true;
-    for (const each of Object.values(fields)) each.setError("");
+    for (const field of Object.values(fields)) field.setError("");
     submit.disabled = true;
     try {
       await send();
     } catch (error) {
       if (!error?.code) console.error(error);
       const at = fields[error?.path?.split(".")[0]];
-      const said = error?.code ? (error.details?.problem ?? error.message) : t("shell.failed");
-      const words = said.charAt(0).toUpperCase() + said.slice(1);
+      const text = error?.code ? (error.details?.problem ?? error.message) : t("shell.failed");
+      const words = text.charAt(0).toUpperCase() + text.slice(1);
       if (at) {
         at.setError(words);
         at.control.focus();
@@ -164,4 +173,3 @@ export function dialogForm({ fields, content, action, send, close }) {
 
 /** The users, by name. */
 export const loadUsers = () => api("GET", "/api/users").then(({ items }) => items);
-

@@ -3,11 +3,38 @@
 import { ApiError, api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
-import { badge, button, checkbox, emptyState, field, input, loadInto, notice, openDialog, table, toast } from "../ui.js";
+import {
+  badge,
+  button,
+  checkbox,
+  emptyState,
+  field,
+  input,
+  loadInto,
+  notice,
+  openDialog,
+  table,
+  toast,
+} from "../ui.js";
 import { keysTable, newKeyDialog } from "./keys.js";
-import { ago, card, dialogForm, domainNames, facts, grantsEditor, grantsLine, loadUsers, moment, toolbar } from "./parts.js";
+import {
+  ago,
+  card,
+  dialogForm,
+  domainNames,
+  facts,
+  grantsEditor,
+  grantsLine,
+  loadUsers,
+  moment,
+  toolbar,
+} from "./parts.js";
 
-const STATES = { active: () => badge(t("operator.stateActive"), "ok"), disabled: () => badge(t("operator.stateDisabled"), "bad"), erasing: () => badge(t("operator.stateErasing"), "wait") };
+const STATES = {
+  active: () => badge(t("operator.stateActive"), "ok"),
+  disabled: () => badge(t("operator.stateDisabled"), "bad"),
+  erasing: () => badge(t("operator.stateErasing"), "wait"),
+};
 const stateBadge = (state) => STATES[state]?.() ?? badge(state);
 const ORIGINS = { local: () => t("operator.originLocal"), oidc: () => t("operator.originOidc") };
 
@@ -15,27 +42,44 @@ export async function show(place, { app, item }) {
   if (item) return await showOne(place, app, item);
   const nameOf = await domainNames(app);
   const list = h("div");
-  const make = () => newUserDialog(app, (made) => app.navigate(`#/operator/users/${encodeURIComponent(made.name)}`));
-  replace(place, toolbar(t("operator.usersText"), button(t("operator.newUser"), { kind: "primary", icon: "add", onclick: make })), list);
+  const make = () => newUserDialog(app, (user) => app.navigate(`#/operator/users/${encodeURIComponent(user.name)}`));
+  replace(
+    place,
+    toolbar(t("operator.usersText"), button(t("operator.newUser"), { kind: "primary", icon: "add", onclick: make })),
+    list,
+  );
   await loadInto(list, loadUsers, (users) => usersTable(users, nameOf, make));
   return undefined;
 }
 
 function usersTable(users, nameOf, make) {
   const columns = [
-    { label: t("operator.user"), cell: (user) => [h("a", { class: "strong", href: `#/operator/users/${encodeURIComponent(user.name)}` }, user.name), user.displayName && h("div", { class: "soft small" }, user.displayName)] },
+    {
+      label: t("operator.user"),
+      cell: (user) => [
+        h("a", { class: "strong", href: `#/operator/users/${encodeURIComponent(user.name)}` }, user.name),
+        user.displayName && h("div", { class: "soft small" }, user.displayName),
+      ],
+    },
     { label: t("operator.grants"), cell: (user) => grantsLine(user, nameOf) },
     { label: t("operator.origin"), cell: (user) => ORIGINS[user.origin]?.() ?? user.origin },
     { label: t("operator.state"), cell: (user) => stateBadge(user.state) },
     { label: t("operator.created"), cell: (user) => ago(user.createdAt) },
   ];
-  const none = emptyState(t("operator.noUsers"), t("operator.noUsersText"), { icon: "person", actions: [button(t("operator.newUser"), { icon: "add", onclick: make })] });
+  const none = emptyState(t("operator.noUsers"), t("operator.noUsersText"), {
+    icon: "person",
+    actions: [button(t("operator.newUser"), { icon: "add", onclick: make })],
+  });
   return table(t("operator.users"), columns, users, { empty: none });
 }
 
 async function newUserDialog(app, ondone) {
   const domains = await app.domains();
-  const name = field(t("operator.userName"), input({ name: "name", required: true, spellcheck: false, autocapitalize: "none" }), { hint: t("operator.userNameHint") });
+  const name = field(
+    t("operator.userName"),
+    input({ name: "name", required: true, spellcheck: false, autocapitalize: "none" }),
+    { hint: t("operator.userNameHint") },
+  );
   const display = field(t("operator.displayName"), input({ name: "displayName" }));
   const operator = field(t("operator.mayOperate"), checkbox(), { inline: true, hint: t("operator.mayOperateHint") });
   const grants = grantsEditor(domains);
@@ -48,12 +92,16 @@ async function newUserDialog(app, ondone) {
         content: [name, display, operator, grants],
         action: t("operator.create"),
         async send() {
-          const all = operator.control.checked;
-          const body = { name: name.control.value.trim(), displayName: display.control.value.trim(), operator: all, grants: all ? {} : grants.read() };
-          const made = await api("POST", "/api/users", { body });
-          close(made);
-          toast(t("operator.userMade", { name: made.name }));
-          ondone(made);
+          const isOperator = operator.control.checked;
+          const body = {
+            name: name.control.value.trim(),
+            displayName: display.control.value.trim(),
+            operator: isOperator,
+            grants: isOperator ? {} : grants.read(),
+          };
+          const user = await api("POST", "/api/users", { body });
+          toast(t("operator.userMade", { name: user.name }));
+          if (close(user)) ondone(user);
         },
       }),
   });
@@ -64,18 +112,34 @@ async function showOne(place, app, name) {
   const body = h("div", { class: "stack" });
   const back = h("a", { href: "#/operator/users" }, t("operator.allUsers"));
   replace(place, h("div", {}, back), body);
-  const redraw = () => load(body, app, path, redraw);
+  let rights = { of: "", element: null };
+  /** Return the form of a user's rights: the same one until the stored rights change, so that a new key or a disabled
+   * account takes nothing that is typed there. */
+  const rightsOf = (user, domains) => {
+    const of = JSON.stringify([
+      user.displayName,
+      user.operator,
+      user.grants,
+      domains.map(({ id, name }) => [id, name]),
+    ]);
+    if (of !== rights.of) rights = { of, element: grantsCard(user, domains, path, redraw) };
+    return rights.element;
+  };
+  const redraw = () => load(body, app, path, { redraw, rightsOf });
   await redraw();
 }
 
-async function load(body, app, path, redraw) {
+async function load(body, app, path, { redraw, rightsOf }) {
   let user;
   try {
     user = await api("GET", path);
   } catch (error) {
     if (!(error instanceof ApiError) || error.status !== 404) throw error;
     const back = h("a", { class: "button", href: "#/operator/users" }, t("operator.allUsers"));
-    replace(body, emptyState(t("operator.noSuchUser"), t("operator.noSuchUserText"), { icon: "person", actions: [back] }));
+    replace(
+      body,
+      emptyState(t("operator.noSuchUser"), t("operator.noSuchUserText"), { icon: "person", actions: [back] }),
+    );
     return;
   }
   const domains = await app.domains();
@@ -86,7 +150,12 @@ async function load(body, app, path, redraw) {
     h(
       "div",
       { class: "row row-apart" },
-      h("div", {}, h("h2", { class: "wrap" }, user.displayName || user.name), h("p", { class: "soft" }, h("code", {}, user.name))),
+      h(
+        "div",
+        {},
+        h("h2", { class: "wrap" }, user.displayName || user.name),
+        h("p", { class: "soft" }, h("code", {}, user.name)),
+      ),
       h("div", { class: "row" }, user.operator && badge(t("operator.isOperator"), "wait"), stateBadge(user.state)),
     ),
     user.state === "erasing" && notice("warn", t("operator.erasingText")),
@@ -95,26 +164,44 @@ async function load(body, app, path, redraw) {
       [t("operator.created"), moment(user.createdAt)],
       [t("operator.changed"), moment(user.updatedAt)],
     ]),
-    provided ? providedGrants(user, nameOf) : grantsCard(user, domains, path, redraw),
+    provided ? providedGrants(user, nameOf) : rightsOf(user, domains),
     keysCard(user, app, nameOf, redraw),
     endCard(user, path, redraw, app),
   );
 }
 
 function providedGrants(user, nameOf) {
-  return card(t("operator.grants"), {}, grantsLine(user, nameOf), h("p", { class: "field-hint" }, t("operator.providedGrants"), " ", h("a", { href: "#/operator/provider" }, t("operator.toMapping"))));
+  return card(
+    t("operator.grants"),
+    {},
+    grantsLine(user, nameOf),
+    h(
+      "p",
+      { class: "field-hint" },
+      t("operator.providedGrants"),
+      " ",
+      h("a", { href: "#/operator/provider" }, t("operator.toMapping")),
+    ),
+  );
 }
 
 function grantsCard(user, domains, path, redraw) {
   const display = field(t("operator.displayName"), input({ value: user.displayName }));
-  const operator = field(t("operator.mayOperate"), checkbox({ checked: user.operator }), { inline: true, hint: t("operator.mayOperateHint") });
+  const operator = field(t("operator.mayOperate"), checkbox({ checked: user.operator }), {
+    inline: true,
+    hint: t("operator.mayOperateHint"),
+  });
   const grants = grantsEditor(domains, user.grants);
   grants.hidden = user.operator;
   operator.control.addEventListener("change", () => (grants.hidden = operator.control.checked));
   const save = async () => {
     display.setError("");
-    const all = operator.control.checked;
-    const wanted = { displayName: display.control.value.trim(), operator: all, grants: all ? {} : grants.read() };
+    const isOperator = operator.control.checked;
+    const wanted = {
+      displayName: display.control.value.trim(),
+      operator: isOperator,
+      grants: isOperator ? {} : grants.read(),
+    };
     const before = { displayName: user.displayName, operator: user.operator, grants: { ...user.grants } };
     try {
       await api("PATCH", path, { body: wanted });
@@ -127,7 +214,14 @@ function grantsCard(user, domains, path, redraw) {
     await redraw();
   };
   const actions = button(t("operator.save"), { kind: "primary", onclick: save });
-  return card(t("operator.rights"), {}, display, operator, grants, h("div", { class: "row" }, actions, h("span", { class: "faint small" }, t("operator.rightsNow"))));
+  return card(
+    t("operator.rights"),
+    {},
+    display,
+    operator,
+    grants,
+    h("div", { class: "row" }, actions, h("span", { class: "faint small" }, t("operator.rightsNow"))),
+  );
 }
 
 function keysCard(user, app, nameOf, redraw) {
@@ -138,10 +232,12 @@ function keysCard(user, app, nameOf, redraw) {
 }
 
 function endCard(user, path, redraw, app) {
-  const own = user.name === app.user.name;
+  const isSelf = user.name === app.user.name;
   const disable = async () => {
     await api("POST", `${path}/disable`);
-    toast(t("operator.userDisabled", { name: user.name }), { undo: { act: () => api("POST", `${path}/enable`).then(redraw) } });
+    toast(t("operator.userDisabled", { name: user.name }), {
+      undo: { act: () => api("POST", `${path}/enable`).then(redraw) },
+    });
     await redraw();
   };
   const enable = async () => {
@@ -149,28 +245,70 @@ function endCard(user, path, redraw, app) {
     toast(t("operator.userEnabled", { name: user.name }));
     await redraw();
   };
-  const state = user.state === "disabled" ? button(t("operator.enable"), { onclick: enable }) : button(t("operator.disable"), { onclick: disable, disabled: own || user.state === "erasing" });
-  const erase = button(t("operator.erase"), { kind: "danger", onclick: () => eraseDialog(user, path, app), disabled: own });
+  const state =
+    user.state === "disabled"
+      ? button(t("operator.enable"), { onclick: enable })
+      : button(t("operator.disable"), { onclick: disable, disabled: isSelf || user.state === "erasing" });
+  const erase = button(t("operator.erase"), {
+    kind: "danger",
+    onclick: () => eraseDialog(user, path, app),
+    disabled: isSelf,
+  });
   return card(
     t("operator.ending"),
     {},
-    h("div", { class: "row row-apart" }, h("div", { class: "grow" }, h("h3", {}, t("operator.disableTitle")), h("p", { class: "soft" }, t("operator.disableText"))), state),
-    h("div", { class: "row row-apart" }, h("div", { class: "grow" }, h("h3", {}, t("operator.eraseTitle")), h("p", { class: "soft" }, t("operator.eraseText"))), erase),
-    own && h("p", { class: "field-hint" }, t("operator.notYourself")),
+    h(
+      "div",
+      { class: "row row-apart" },
+      h(
+        "div",
+        { class: "grow" },
+        h("h3", {}, t("operator.disableTitle")),
+        h("p", { class: "soft" }, t("operator.disableText")),
+      ),
+      state,
+    ),
+    h(
+      "div",
+      { class: "row row-apart" },
+      h(
+        "div",
+        { class: "grow" },
+        h("h3", {}, t("operator.eraseTitle")),
+        h("p", { class: "soft" }, t("operator.eraseText")),
+      ),
+      erase,
+    ),
+    isSelf && h("p", { class: "field-hint" }, t("operator.notYourself")),
   );
 }
 
 function eraseDialog(user, path, app) {
-  const name = field(t("operator.typeName", { name: user.name }), input({ required: true, spellcheck: false, autocapitalize: "none" }));
+  const name = field(
+    t("operator.typeName", { name: user.name }),
+    input({ required: true, spellcheck: false, autocapitalize: "none" }),
+  );
   openDialog(t("operator.eraseQuestion", { name: user.name }), {
     build: (close) =>
       dialogForm({
         close,
         fields: {},
         content: [
-          h("ul", { class: "list" }, h("li", {}, t("operator.erasesConversations")), h("li", {}, t("operator.erasesMemories")), h("li", {}, t("operator.erasesKeys"))),
+          h(
+            "ul",
+            { class: "list" },
+            h("li", {}, t("operator.erasesConversations")),
+            h("li", {}, t("operator.erasesMemories")),
+            h("li", {}, t("operator.erasesKeys")),
+          ),
           h("p", {}, h("strong", {}, t("operator.eraseStays"))),
-          h("ul", { class: "list" }, h("li", {}, t("operator.staysUsage")), h("li", {}, t("operator.staysAudit")), h("li", {}, t("operator.staysDocuments"))),
+          h(
+            "ul",
+            { class: "list" },
+            h("li", {}, t("operator.staysUsage")),
+            h("li", {}, t("operator.staysAudit")),
+            h("li", {}, t("operator.staysDocuments")),
+          ),
           notice("warn", t("operator.eraseNoUndo")),
           name,
         ],
@@ -182,9 +320,8 @@ function eraseDialog(user, path, app) {
             return;
           }
           const { number } = await api("DELETE", path);
-          close(true);
           toast(t("operator.userErased", { name: user.name, number: String(number) }), { seconds: 12 });
-          app.navigate("#/operator/users");
+          if (close(true)) app.navigate("#/operator/users");
         },
       }),
   });

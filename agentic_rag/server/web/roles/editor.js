@@ -1,11 +1,27 @@
-// A role as its author writes it: the source beside what a model gets, checked while it is typed, tried before it is live.
+// A role as its author writes it: the source beside what a model gets, checked while it is typed, tried before it is
+// live.
 
 import { api } from "../api.js";
 import { debounce, h, newId, replace } from "../dom.js";
 import { draft, editing } from "../drafts.js";
 import { inWords } from "../errors/text.js";
 import { t } from "../i18n.js";
-import { badge, button, doLater, emptyState, field, input, loadInto, menu, notice, openDialog, saveFile, select, toast, toastError } from "../ui.js";
+import {
+  badge,
+  button,
+  doLater,
+  emptyState,
+  field,
+  input,
+  loadInto,
+  menu,
+  notice,
+  openDialog,
+  saveFile,
+  select,
+  toast,
+  toastError,
+} from "../ui.js";
 import { historyOf } from "../domain/differences.js";
 import { diffView } from "../domain/lines-diff.js";
 import { sourceEditor } from "../domain/source-editor.js";
@@ -18,20 +34,27 @@ const keyOf = ({ kind, id }) => `${kind}/${id}`;
 /** The draft of a role: `{files: {"kind/id": text}}` of what was typed and is not written. */
 export const draftOf = (domainId, role) => draft(`role.${domainId}.${role}`);
 
-/** Show a role; returns what ends it. */
+export const addressOfRole = (domainId, role) =>
+  `/api/domains/${encodeURIComponent(domainId)}/roles/${encodeURIComponent(role)}`;
+
+/** Show a role. Returns a function that ends its editor. */
 export async function showRole(panel, { domain, role, app, place }) {
-  const address = `/api/domains/${encodeURIComponent(domain.id)}/roles/${encodeURIComponent(role)}`;
+  const address = addressOfRole(domain.id, role);
   let end = null;
-  await loadInto(panel, () => readRole(address, domain.id, role), (view) => {
-    const editor = new RoleEditor({ domain, role, app, place, address, view });
-    end = () => editor.end();
-    return editor.element;
-  });
+  await loadInto(
+    panel,
+    () => readRole(address),
+    (view) => {
+      const editor = new RoleEditor({ domain, role, app, place, address, view });
+      end = () => editor.end();
+      return editor.element;
+    },
+  );
   return () => end?.();
 }
 
-/** Return a role, or the template of one that is not there yet: then `isNew`. */
-async function readRole(address, domainId, role) {
+/** Return a role, or the template of one that does not exist yet (`isNew`). */
+async function readRole(address) {
   try {
     return await api("GET", address);
   } catch (error) {
@@ -48,12 +71,20 @@ class RoleEditor {
     this.told = h("div", { class: "stack-small" });
     this.origin = h("span", { class: "row" });
     this.tabs = h("div", { class: "tabs", role: "tablist", "aria-label": t("roles.files") });
-    this.rendered = h("div", { class: "rendered", id: newId("rendered"), tabindex: 0, role: "region", "aria-label": t("roles.rendered") });
+    this.rendered = h("div", {
+      class: "rendered",
+      id: newId("rendered"),
+      tabindex: 0,
+      role: "region",
+      "aria-label": t("roles.rendered"),
+    });
     this.state = h("span", { class: "small soft", role: "status" });
     this.source = sourceEditor(t("roles.sourceText"), { rows: 26, oninput: () => this.typed() });
     this.save = button(t("roles.save"), { kind: "primary", onclick: () => this.store() });
     this.later = debounce(WAIT_MS, () => this.check());
-    this.others = editing(`role.${domain.id}.${role}`, () => replace(this.told, notice("warn", t("settings.otherTab"))));
+    this.others = editing(`role.${domain.id}.${role}`, () =>
+      replace(this.told, notice("warn", t("settings.otherTab"))),
+    );
     this.others.onSaved(() => replace(this.told, notice("warn", h("p", {}, t("roles.savedElsewhere")))));
     this.take(view);
     this.element = this.build();
@@ -72,32 +103,73 @@ class RoleEditor {
     this.source_ = view.source;
     this.drawOrigin();
     this.paths = new Map(view.files.map((file) => [file.file, keyOf(file)]));
-    this.files = view.files.map((file) => ({ ...file, template: this.isNew ? (file.content ?? "") : null, stored: this.isNew ? null : (file.content ?? ""), text: typed[keyOf(file)] ?? file.content ?? "" }));
+    this.files = view.files.map((file) => ({
+      ...file,
+      template: this.isNew ? (file.content ?? "") : null,
+      stored: this.isNew ? null : (file.content ?? ""),
+      text: typed[keyOf(file)] ?? file.content ?? "",
+    }));
     for (const [key, text] of Object.entries(typed)) {
       const [kind, ...id] = key.split("/");
-      if (!this.files.some((file) => keyOf(file) === key)) this.files.push({ kind, id: id.join("/"), source: "workspace", file: "", stored: null, text });
+      if (!this.files.some((file) => keyOf(file) === key))
+        this.files.push({ kind, id: id.join("/"), source: "workspace", file: "", stored: null, text });
     }
   }
 
   build() {
     const back = h("a", { class: "quiet-link small", href: this.place.href() }, t("roles.back"));
-    const more = menu(t("roles.more"), () => [
+    const moreMenu = menu(t("roles.more"), () => [
       { label: t("roles.addFile"), icon: "add", act: () => this.addFile() },
-      { label: t("roles.makePrimary"), icon: "person", act: () => this.makePrimary().catch(toastError), disabled: this.isNew || this.isPrimary || !this.mayDecide },
+      {
+        label: t("roles.makePrimary"),
+        icon: "person",
+        act: () => this.makePrimary().catch(toastError),
+        disabled: this.isNew || this.isPrimary || !this.mayDecide,
+      },
       { label: t("roles.asSkill"), icon: "download", act: () => this.downloadSkill(), disabled: this.isNew },
-      { label: t("roles.history"), icon: "history", act: () => this.app.navigate(historyOf(this.domain.id, "role", this.open.file)), disabled: !this.open?.file },
+      {
+        label: t("roles.history"),
+        icon: "history",
+        act: () => this.app.navigate(historyOf(this.domain.id, "role", this.open.file)),
+        disabled: !this.open?.file,
+      },
       null,
       { label: t("roles.discard"), icon: "close", act: () => this.discard(), disabled: !this.changed().length },
-      { label: t("roles.delete"), icon: "trash", danger: true, act: () => this.remove(), disabled: this.isNew || this.source_ !== "workspace" },
+      {
+        label: t("roles.delete"),
+        icon: "trash",
+        danger: true,
+        act: () => this.remove(),
+        disabled: this.isNew || this.source_ !== "workspace",
+      },
     ]);
     const head = h(
       "div",
       { class: "row row-apart" },
       h("div", { class: "row role-head" }, h("h2", { class: "wrap", dir: "auto" }, this.role), this.origin, this.state),
-      h("div", { class: "row" }, more, button(t("roles.try"), { icon: "chat", onclick: () => this.tryOut() }), this.save),
+      h(
+        "div",
+        { class: "row" },
+        moreMenu,
+        button(t("roles.try"), { icon: "chat", onclick: () => this.tryOut() }),
+        this.save,
+      ),
     );
     const about = this.source_ === "builtin" && !this.isNew && notice("info", t("roles.builtinText"));
-    return h("div", { class: "stack" }, back, head, about, this.told, h("div", { class: "role-sides" }, h("section", { class: "role-source", "aria-label": t("roles.source") }, this.tabs, this.source), h("div", { class: "role-result" }, h("h3", { class: "small soft" }, t("roles.rendered")), this.rendered)));
+    return h(
+      "div",
+      { class: "stack" },
+      back,
+      head,
+      about,
+      this.told,
+      h(
+        "div",
+        { class: "role-sides" },
+        h("section", { class: "role-source", "aria-label": t("roles.source") }, this.tabs, this.source),
+        h("div", { class: "role-result" }, h("h3", { class: "small soft" }, t("roles.rendered")), this.rendered),
+      ),
+    );
   }
 
   get isPrimary() {
@@ -109,12 +181,18 @@ class RoleEditor {
   }
 
   drawOrigin() {
-    replace(this.origin, this.isPrimary && badge(t("roles.primary"), "ok"), badge(t(`roles.source.${this.isNew ? "new" : this.source_}`)));
+    replace(
+      this.origin,
+      this.isPrimary && badge(t("roles.primary"), "ok"),
+      badge(t(`roles.source.${this.isNew ? "new" : this.source_}`)),
+    );
   }
 
-  /** What is asked from now on is answered by this role. */
+  /** Let this role answer from the next message on. */
   async makePrimary() {
-    const saved = await api("PATCH", `/api/domains/${encodeURIComponent(this.domain.id)}`, { body: { settings: { primaryRoleId: this.role } } });
+    const saved = await api("PATCH", `/api/domains/${encodeURIComponent(this.domain.id)}`, {
+      body: { settings: { primaryRoleId: this.role } },
+    });
     this.domain.settings = saved.settings;
     this.drawOrigin();
     replace(this.told);
@@ -134,7 +212,10 @@ class RoleEditor {
   }
 
   drawTabs() {
-    const count = (file) => (this.findings ?? []).filter((each) => this.paths.get(each.file) === keyOf(file) && each.severity === "error").length;
+    const count = (file) =>
+      (this.findings ?? []).filter(
+        (finding) => this.paths.get(finding.file) === keyOf(file) && finding.severity === "error",
+      ).length;
     const focused = this.tabs.contains(document.activeElement);
     replace(
       this.tabs,
@@ -142,7 +223,21 @@ class RoleEditor {
         const is = file === this.open;
         const errors = count(file);
         const name = `${file.id}.${file.kind}.md`;
-        const head = h("button", { type: "button", class: "tab role-tab", role: "tab", "aria-selected": String(is), tabindex: is ? 0 : -1, onclick: () => this.choose(file) }, h("span", { class: "mono small" }, name), file.text !== file.stored && h("span", { class: "dot" }, h("span", { class: "visually-hidden" }, t("settings.notSaved"))), errors > 0 && badge(errors, "bad"));
+        const head = h(
+          "button",
+          {
+            type: "button",
+            class: "tab role-tab",
+            role: "tab",
+            "aria-selected": String(is),
+            tabindex: is ? 0 : -1,
+            onclick: () => this.choose(file),
+          },
+          h("span", { class: "mono small" }, name),
+          file.text !== file.stored &&
+            h("span", { class: "dot" }, h("span", { class: "visually-hidden" }, t("settings.notSaved"))),
+          errors > 0 && badge(errors, "bad"),
+        );
         head.addEventListener("keydown", (event) => {
           const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
           if (!by) return;
@@ -165,14 +260,18 @@ class RoleEditor {
 
   keep() {
     const changed = this.changed();
-    // the template of a new role is no draft until somebody types into it
-    this.kept.write(changed.length ? { files: Object.fromEntries(changed.map((file) => [keyOf(file), file.text])) } : null);
+    // the template of a new role becomes a draft once a person types into it
+    this.kept.write(
+      changed.length ? { files: Object.fromEntries(changed.map((file) => [keyOf(file), file.text])) } : null,
+    );
     this.save.disabled = !changed.length;
   }
 
-  drafts(all = false) {
-    const own = (file) => file.kind === "role" && file.id === this.role;
-    return this.files.filter((file) => file.text !== file.stored || (all && own(file))).map(({ kind, id, text }) => ({ kind, id, content: text }));
+  drafts(withRole = false) {
+    const isRole = (file) => file.kind === "role" && file.id === this.role;
+    return this.files
+      .filter((file) => file.text !== file.stored || (withRole && isRole(file)))
+      .map(({ kind, id, text }) => ({ kind, id, content: text }));
   }
 
   async check() {
@@ -190,9 +289,13 @@ class RoleEditor {
   checked(view) {
     for (const file of view.files) this.paths.set(file.file, keyOf(file));
     this.findings = view.findings;
-    const errors = view.findings.filter((each) => each.severity === "error").length;
+    const errors = view.findings.filter((finding) => finding.severity === "error").length;
     const others = view.findings.length - errors;
-    this.state.textContent = errors ? t("roles.errors", { count: errors }) : others ? t("roles.hints", { count: others }) : t("roles.fine");
+    this.state.textContent = errors
+      ? t("roles.errors", { count: errors })
+      : others
+        ? t("roles.hints", { count: others })
+        : t("roles.fine");
     this.state.className = errors ? "small bad" : "small soft";
     this.broken = errors > 0 || view.text === null;
     this.save.disabled = !this.changed().length;
@@ -202,10 +305,24 @@ class RoleEditor {
   }
 
   mark() {
-    const own = (this.findings ?? []).filter((each) => this.paths.get(each.file) === keyOf(this.open));
-    const elsewhere = (this.findings ?? []).filter((each) => !this.paths.has(each.file));
-    const mark = ({ line, column, severity, message, hint }) => ({ line, column, severity, message: inWords(message), hint: inWords(hint) });
-    this.source.setMarks([...own.map(mark), ...elsewhere.map((each) => ({ ...mark(each), line: 1, column: 1, message: `${each.file}: ${inWords(each.message)}` }))]);
+    const ownFindings = (this.findings ?? []).filter((finding) => this.paths.get(finding.file) === keyOf(this.open));
+    const elsewhere = (this.findings ?? []).filter((finding) => !this.paths.has(finding.file));
+    const mark = ({ line, column, severity, message, hint }) => ({
+      line,
+      column,
+      severity,
+      message: inWords(message),
+      hint: inWords(hint),
+    });
+    this.source.setMarks([
+      ...ownFindings.map(mark),
+      ...elsewhere.map((finding) => ({
+        ...mark(finding),
+        line: 1,
+        column: 1,
+        message: `${finding.file}: ${inWords(finding.message)}`,
+      })),
+    ]);
   }
 
   /** Leave out the template's files that the author neither changed nor refers to, and ask about lines of the template
@@ -214,14 +331,24 @@ class RoleEditor {
     if (!this.isNew) return true;
     const isMain = (file) => file.kind === "role" && file.id === this.role;
     const isUntouched = (file) => file.template === file.text && !isMain(file);
-    const isReferred = (file) => this.files.some((other) => other.text.includes(referenceTo(file)));
+    const isReferred = (file) => this.files.some((referring) => referring.text.includes(referenceTo(file)));
     this.leaveOut((file) => isUntouched(file) && !isReferred(file));
     const lines = this.files.flatMap((file) => linesOf(file.text));
     const left = lines.filter((line) => this.template.has(line));
     if (!left.length) return true;
-    const build = () => [h("p", {}, t("roles.templateLeftText")), h("ul", {}, left.map((line) => h("li", { dir: "auto" }, line)))];
+    const build = () => [
+      h("p", {}, t("roles.templateLeftText")),
+      h(
+        "ul",
+        {},
+        left.map((line) => h("li", { dir: "auto" }, line)),
+      ),
+    ];
     const mayRemove = left.length < lines.length; // a role of nothing but the template would be empty
-    const actions = (close) => [button(t("roles.templateEdit"), { kind: mayRemove ? "" : "primary", onclick: () => close(false) }), mayRemove && button(t("roles.templateRemove"), { kind: "primary", onclick: () => close(true) })];
+    const actions = (close) => [
+      button(t("roles.templateEdit"), { kind: mayRemove ? "" : "primary", onclick: () => close(false) }),
+      mayRemove && button(t("roles.templateRemove"), { kind: "primary", onclick: () => close(true) }),
+    ];
     if (!(await openDialog(t("roles.templateLeft"), { build, actions }).closed)) return false;
     const dropped = this.files.filter(isUntouched).map(referenceTo);
     this.leaveOut(isUntouched);
@@ -253,37 +380,71 @@ class RoleEditor {
       this.checked(written);
       this.others.saved(Date.now());
       const answers = this.domain.settings.primaryRoleId ?? "assistant";
-      replace(this.told, wasNew && !this.isPrimary && notice("info", h("p", {}, t("roles.otherAnswers", { role: answers })), this.mayDecide && button(t("roles.makePrimary"), { onclick: () => this.makePrimary() })));
+      replace(
+        this.told,
+        wasNew &&
+          !this.isPrimary &&
+          notice(
+            "info",
+            h("p", {}, t("roles.otherAnswers", { role: answers })),
+            this.mayDecide && button(t("roles.makePrimary"), { onclick: () => this.makePrimary() }),
+          ),
+      );
       this.keep();
       if (typedMeanwhile.length) this.later();
       toast(t("roles.saved"));
     } catch (error) {
       if (error.status !== 422) throw error;
-      replace(this.told, notice("bad", h("p", { class: "strong" }, t("roles.notSaved")), h("p", { class: "plain" }, error.message)));
+      replace(
+        this.told,
+        notice("bad", h("p", { class: "strong" }, t("roles.notSaved")), h("p", { class: "plain" }, error.message)),
+      );
       await this.check();
     }
   }
 
-  /** Files have no version: look whether somebody changed them since they were read. Returns whether to go on. */
+  /** Compare the files with the server's, because they have no version. Returns whether to save. */
   async settle() {
     if (this.isNew) return true;
-    let now;
+    let stored;
     try {
-      now = await api("GET", this.address);
+      stored = await api("GET", this.address);
     } catch (error) {
-      if (error.status === 404) return true; // it was deleted: what is typed here makes it anew
+      if (error.status === 404) return true; // it was deleted: saving creates it again
       throw error;
     }
-    const theirs = now.files.filter((file) => this.files.some((mine) => keyOf(mine) === keyOf(file) && mine.stored !== null && mine.stored !== (file.content ?? "") && mine.text !== (file.content ?? "")));
+    const theirs = stored.files.filter((file) =>
+      this.files.some(
+        (mine) =>
+          keyOf(mine) === keyOf(file) &&
+          mine.stored !== null &&
+          mine.stored !== (file.content ?? "") &&
+          mine.text !== (file.content ?? ""),
+      ),
+    );
     if (!theirs.length) return true;
-    const build = () => [h("p", {}, t("roles.conflictText")), theirs.map((file) => h("section", { class: "stack-small" }, h("h3", { class: "mono" }, file.file), diffView(file.content ?? "", this.files.find((mine) => keyOf(mine) === keyOf(file)).text)))];
-    const actions = (close) => [button(t("settings.takeTheirs"), { onclick: () => close("theirs") }), button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") })];
+    if (!this.element.isConnected) return false; // what is typed is kept as a draft
+    const build = () => [
+      h("p", {}, t("roles.conflictText")),
+      theirs.map((file) =>
+        h(
+          "section",
+          { class: "stack-small" },
+          h("h3", { class: "mono" }, file.file),
+          diffView(file.content ?? "", this.files.find((mine) => keyOf(mine) === keyOf(file)).text),
+        ),
+      ),
+    ];
+    const actions = (close) => [
+      button(t("settings.takeTheirs"), { onclick: () => close("theirs") }),
+      button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") }),
+    ];
     const chosen = await openDialog(t("settings.conflict"), { build, actions, wide: true }).closed;
     if (chosen === "theirs") {
       this.kept.clear();
-      this.take(now);
+      this.take(stored);
       this.choose(this.files[0]);
-      this.checked(now);
+      this.checked(stored);
     }
     return chosen === "mine";
   }
@@ -309,22 +470,38 @@ class RoleEditor {
   }
 
   remove() {
+    const undo = (error) => (error ? this.place.reload() : this.app.navigate(this.place.href(this.role)));
+    doLater(t("roles.deleted", { role: this.role }), {
+      act: () => api("DELETE", this.address),
+      undo,
+      address: this.address,
+    });
     this.app.navigate(this.place.href());
-    doLater(t("roles.deleted", { role: this.role }), { act: () => api("DELETE", this.address), undo: () => this.app.navigate(this.place.href(this.role)) });
   }
 
   async addFile() {
-    const kind = field(t("roles.fileKind"), select(KINDS.map((each) => [each, t(`roles.kind.${each}`)])));
-    const id = field(t("roles.fileId"), input({ value: `${this.role}-`, dir: "auto" }), { hint: t("roles.fileIdHint") });
+    const kind = field(t("roles.fileKind"), select(KINDS.map((fileKind) => [fileKind, t(`roles.kind.${fileKind}`)])));
+    const id = field(t("roles.fileId"), input({ value: `${this.role}-`, dir: "auto" }), {
+      hint: t("roles.fileIdHint"),
+    });
     const make = (close) => {
       const wanted = { kind: kind.control.value, id: id.control.value.trim() };
       if (!wanted.id || this.files.some((file) => keyOf(file) === keyOf(wanted))) return id.setError(t("roles.idBad"));
       return close(wanted);
     };
-    const actions = (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("roles.add"), { kind: "primary", onclick: () => make(close) })];
+    const actions = (close) => [
+      button(t("shell.cancel"), { onclick: () => close() }),
+      button(t("roles.add"), { kind: "primary", onclick: () => make(close) }),
+    ];
     const wanted = await openDialog(t("roles.addFile"), { build: () => [kind, id], actions }).closed;
     if (!wanted) return;
-    const file = { ...wanted, source: "workspace", file: "", stored: null, text: `<${wanted.kind}>\n\n</${wanted.kind}>\n` };
+    const file = {
+      ...wanted,
+      source: "workspace",
+      file: "",
+      stored: null,
+      text: `<${wanted.kind}>\n\n</${wanted.kind}>\n`,
+    };
     this.files.push(file);
     this.keep();
     this.choose(file);
@@ -339,6 +516,7 @@ class RoleEditor {
 
   async tryOut() {
     await this.check();
+    if (!this.element.isConnected) return undefined; // the reader went on meanwhile
     if (this.broken) return toastError({ code: "BROKEN", message: t("roles.brokenTrial"), status: 0 });
     return openTrial({ domain: this.domain, role: this.role, files: () => this.drafts(true) });
   }
@@ -354,16 +532,22 @@ const referenceTo = ({ kind, id }) => `@!${kind}://${id}`;
 
 /** Return the lines of a role's file that are neither tags, headings nor references: what its author writes. */
 function linesOf(text) {
-  return text.split("\n").map((line) => line.trim()).filter((line) => line && !/^(?:<|#|@!)/.test(line));
+  return text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter((line) => line && !/^(?:<|#|@!)/.test(line));
 }
 
-const withoutEmptySections = (text) => text.replace(/[ \t]*<(\w+)>\s*<\/\1>[ \t]*\n?/g, "").replace(/\n\s*\n(?=\s*\n|\s*<\/)/g, "\n");
+const withoutEmptySections = (text) =>
+  text.replace(/[ \t]*<(\w+)>\s*<\/\1>[ \t]*\n?/g, "").replace(/\n\s*\n(?=\s*\n|\s*<\/)/g, "\n");
 
 /** The text of a role with its headings as such; nothing of it is HTML. */
 function renderedText(text) {
   if (!text.trim()) return emptyState(t("roles.empty"), t("roles.emptyText"), { icon: "page" });
   return text.split("\n").map((line) => {
     const heading = /^(#{1,4})\s+(.*)$/.exec(line);
-    return heading ? h("p", { class: `rendered-${heading[1].length}`, dir: "auto" }, heading[2]) : h("p", { class: "rendered-line", dir: "auto" }, line || "\u00a0");
+    return heading
+      ? h("p", { class: `rendered-${heading[1].length}`, dir: "auto" }, heading[2])
+      : h("p", { class: "rendered-line", dir: "auto" }, line || "\u00a0");
   });
 }

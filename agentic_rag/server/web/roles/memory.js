@@ -3,7 +3,21 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatDate, formatPercent, t } from "../i18n.js";
-import { badge, button, doLater, emptyState, input, loadInto, menu, notice, saveFile, select, tabs, toast } from "../ui.js";
+import {
+  badge,
+  button,
+  doLater,
+  emptyState,
+  input,
+  isDoomed,
+  loadInto,
+  menu,
+  notice,
+  saveFile,
+  select,
+  tabs,
+  toast,
+} from "../ui.js";
 import { networkView, ROOT } from "./network.js";
 
 const AT_ONCE = 50;
@@ -13,23 +27,47 @@ const MOST_BYTES = 20_000_000;
 
 export async function show(panel, { domain, rest, app, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/memories`;
+  let shown = [];
 
   async function draw(parts) {
-    await loadInto(panel, () => api("GET", base, { query: { limit: 1 } }), ({ roles, scope }) => {
-      const role = parts?.[0] ?? roles[0] ?? domain.settings.primaryRoleId ?? "assistant";
-      if (!roles.length) return emptyMemory(role);
-      const names = roles.includes(role) ? roles : [role, ...roles];
-      const chosen = select(names.map((each) => [each, each]), { value: role, "aria-label": t("roles.memoryOf"), onchange: (event) => app.navigate(place.href(event.target.value)) });
-      const more = menu(t("roles.memoryMore"), [
-        { label: t("roles.export"), icon: "download", act: () => exportMemory(role) },
-        { label: t("roles.import"), icon: "upload", act: () => importMemory(role) },
-      ]);
-      const views = tabs(t("roles.memoryViews"), [
-        { key: "network", label: t("roles.asNetwork"), build: () => networkPart(role) },
-        { key: "list", label: t("roles.asList"), build: () => listPart(role) },
-      ]);
-      return h("div", { class: "stack" }, h("div", { class: "row row-apart" }, h("div", { class: "row" }, h("div", {}, chosen), badge(t(`roles.scope.${scope}`))), more), h("p", { class: "soft small" }, t(`roles.scopeText.${scope}`)), views);
-    });
+    shown = parts;
+    await loadInto(
+      panel,
+      () => api("GET", base, { query: { limit: 1 } }),
+      ({ roles, scope }) => {
+        const role = parts?.[0] ?? roles[0] ?? domain.settings.primaryRoleId ?? "assistant";
+        if (!roles.length) return emptyMemory(role);
+        const names = roles.includes(role) ? roles : [role, ...roles];
+        const chosen = select(
+          names.map((name) => [name, name]),
+          {
+            value: role,
+            "aria-label": t("roles.memoryOf"),
+            onchange: (event) => app.navigate(place.href(event.target.value)),
+          },
+        );
+        const moreMenu = menu(t("roles.memoryMore"), [
+          { label: t("roles.export"), icon: "download", act: () => exportMemory(role) },
+          { label: t("roles.import"), icon: "upload", act: () => importMemory(role) },
+        ]);
+        const views = tabs(t("roles.memoryViews"), [
+          { key: "network", label: t("roles.asNetwork"), build: () => networkPart(role) },
+          { key: "list", label: t("roles.asList"), build: () => listPart(role) },
+        ]);
+        return h(
+          "div",
+          { class: "stack" },
+          h(
+            "div",
+            { class: "row row-apart" },
+            h("div", { class: "row" }, h("div", {}, chosen), badge(t(`roles.scope.${scope}`))),
+            moreMenu,
+          ),
+          h("p", { class: "soft small" }, t(`roles.scopeText.${scope}`)),
+          views,
+        );
+      },
+    );
   }
 
   function emptyMemory(role) {
@@ -39,30 +77,63 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   function networkPart(role) {
-    const query = input({ type: "search", placeholder: t("roles.recallWords"), "aria-label": t("roles.recallWords"), maxlength: 2000, dataset: { search: "" } });
-    const mode = select(MODES.map((each) => [each, t(`roles.mode.${each}`)]), { "aria-label": t("roles.mode"), onchange: () => recall(last) });
+    const query = input({
+      type: "search",
+      placeholder: t("roles.recallWords"),
+      "aria-label": t("roles.recallWords"),
+      maxlength: 2000,
+      dataset: { search: "" },
+    });
+    const mode = select(
+      MODES.map((mode) => [mode, t(`roles.mode.${mode}`)]),
+      { "aria-label": t("roles.mode"), onchange: () => recall(last) },
+    );
     const result = h("div", { class: "stack" });
     let last = {};
     const recall = async (asked) => {
       last = asked;
-      await loadInto(result, () => api("GET", `${base}/recall`, { query: { role, mode: mode.value, ...asked } }), (found) => recalled(found, asked));
+      await loadInto(
+        result,
+        () => api("GET", `${base}/recall`, { query: { role, mode: mode.value, ...asked } }),
+        (recollection) => recalled(recollection, asked),
+      );
     };
-    const recalled = (found, asked) => {
-      const engrams = found.engrams.length ? found.engrams : found.overview;
-      const heading = found.engrams.length ? t("roles.recalled", { count: engrams.length }) : t("roles.overview");
-      const fallback = asked.q && found.fallback && notice("info", t("roles.fallback"));
-      if (!found.activated.length && !engrams.length) return emptyState(t("roles.nothingRecalled"), t("roles.nothingRecalledText"), { icon: "thought" });
+    const recalled = (recollection, asked) => {
+      const engrams = recollection.engrams.length ? recollection.engrams : recollection.overview;
+      const heading = recollection.engrams.length
+        ? t("roles.recalled", { count: engrams.length })
+        : t("roles.overview");
+      const fallback = asked.q && recollection.fallback && notice("info", t("roles.fallback"));
+      if (!recollection.activated.length && !engrams.length)
+        return emptyState(t("roles.nothingRecalled"), t("roles.nothingRecalledText"), { icon: "thought" });
       return [
         fallback,
-        found.activated.length > 0 && networkView(found, (cue) => {
-          query.value = "";
-          app.announce(t("roles.recallFrom", { cue }));
-          recall(cue === ROOT ? {} : { cue });
-        }),
-        h("section", { class: "stack-small", "aria-label": heading }, h("h2", {}, heading, asked.cue && h("span", { class: "soft" }, ` · ${asked.cue}`)), h("ul", { class: "rows" }, engrams.map((each) => h("li", { class: "rows-item" }, engramView(each))))),
+        recollection.activated.length > 0 &&
+          networkView(recollection, (cue) => {
+            query.value = "";
+            app.announce(t("roles.recallFrom", { cue }));
+            recall(cue === ROOT ? {} : { cue });
+          }),
+        h(
+          "section",
+          { class: "stack-small", "aria-label": heading },
+          h("h2", {}, heading, asked.cue && h("span", { class: "soft" }, ` · ${asked.cue}`)),
+          h(
+            "ul",
+            { class: "rows" },
+            engrams.map((engram) => h("li", { class: "rows-item" }, engramView(engram))),
+          ),
+        ),
       ];
     };
-    const form = h("form", { class: "toolbar", role: "search" }, h("div", { class: "grow" }, query), mode, button(t("roles.recall"), { kind: "primary", type: "submit" }), button(t("roles.whole"), { onclick: () => ((query.value = ""), recall({})) }));
+    const form = h(
+      "form",
+      { class: "toolbar", role: "search" },
+      h("div", { class: "grow" }, query),
+      mode,
+      button(t("roles.recall"), { kind: "primary", type: "submit" }),
+      button(t("roles.whole"), { onclick: () => ((query.value = ""), recall({})) }),
+    );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       recall(query.value.trim() ? { q: query.value.trim() } : {});
@@ -73,44 +144,78 @@ export async function show(panel, { domain, rest, app, place }) {
 
   function listPart(role) {
     const list = h("div", {});
-    const gone = new Set();
+    const addressOf = (engram) => `${base}/${encodeURIComponent(engram.id)}`;
     const query = input({ type: "search", placeholder: t("roles.find"), "aria-label": t("roles.find") });
-    const which = select(SHOWN.map((each) => [each, t(`roles.show.${each}`)]), { "aria-label": t("roles.show"), onchange: () => begin() });
+    const which = select(
+      SHOWN.map((choice) => [choice, t(`roles.show.${choice}`)]),
+      { "aria-label": t("roles.show"), onchange: () => begin() },
+    );
     let items = [];
     let total = 0;
+    let searches = 0;
+    /** Load the next page. One of an earlier search is left out: its memories do not belong into this list. */
     const load = async () => {
-      const page = await api("GET", base, { query: { role, q: query.value.trim(), show: which.value, offset: items.length, limit: AT_ONCE } });
+      const search = searches;
+      const page = await api("GET", base, {
+        query: { role, q: query.value.trim(), show: which.value, offset: items.length, limit: AT_ONCE },
+      });
+      if (search !== searches) return;
       items = [...items, ...page.items];
       total = page.total;
     };
     const content = () => {
-      const left = items.filter((each) => !gone.has(each.id));
+      const left = items.filter((engram) => !isDoomed(addressOf(engram)));
+      const doomed = items.length - left.length;
       if (!left.length) return h("p", { class: "soft", role: "status" }, t("roles.noneFound"));
-      const more = items.length < total && button(t("roles.moreMemories", { count: total - items.length }), { onclick: async () => (await load(), redraw()) });
-      return [h("p", { class: "small soft", role: "status" }, t("roles.memories", { count: total - gone.size })), h("ul", { class: "rows", "aria-label": t("roles.memoryOf") }, left.map(row)), more];
+      const moreButton =
+        items.length < total &&
+        button(t("roles.moreMemories", { count: total - items.length }), {
+          onclick: async () => (await load(), redraw()),
+        });
+      return [
+        h("p", { class: "small soft", role: "status" }, t("roles.memories", { count: total - doomed })),
+        h("ul", { class: "rows", "aria-label": t("roles.memoryOf") }, left.map(row)),
+        moreButton,
+      ];
     };
     const redraw = () => replace(list, content());
     const begin = () => {
+      searches += 1;
       items = [];
       return loadInto(list, load, content);
     };
-    const remove = (each) => {
-      gone.add(each.id);
-      redraw();
-      const undo = () => {
-        gone.delete(each.id);
-        redraw();
-      };
+    const remove = (engram) => {
       const act = async () => {
-        await api("DELETE", `${base}/${encodeURIComponent(each.id)}`, { query: { role } });
-        items = items.filter((other) => other !== each);
-        gone.delete(each.id);
+        await api("DELETE", addressOf(engram), { query: { role } });
+        items = items.filter((listed) => listed !== engram);
         total -= 1;
       };
-      doLater(t("roles.forgotten"), { act, undo });
+      // who has left and come back sees another list than this one
+      doLater(t("roles.forgotten"), {
+        act,
+        undo: () => (list.isConnected ? redraw() : place.reload()),
+        address: addressOf(engram),
+      });
+      redraw();
     };
-    const row = (each) => h("li", { class: "rows-item" }, engramView(each), h("div", { class: "rows-end" }, button(t("roles.forget"), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(each) })));
-    const form = h("form", { class: "toolbar", role: "search" }, h("div", { class: "grow" }, query), which, button(t("roles.findNow"), { type: "submit" }));
+    const row = (engram) =>
+      h(
+        "li",
+        { class: "rows-item" },
+        engramView(engram),
+        h(
+          "div",
+          { class: "rows-end" },
+          button(t("roles.forget"), { kind: "quiet", icon: "trash", compact: true, onclick: () => remove(engram) }),
+        ),
+      );
+    const form = h(
+      "form",
+      { class: "toolbar", role: "search" },
+      h("div", { class: "grow" }, query),
+      which,
+      button(t("roles.findNow"), { type: "submit" }),
+    );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       begin();
@@ -127,23 +232,25 @@ export async function show(panel, { domain, rest, app, place }) {
   function importMemory(role) {
     const file = h("input", { type: "file", accept: ".json,application/json" });
     file.addEventListener("change", async () => {
-      const [given] = file.files;
-      if (!given) return;
-      if (given.size > MOST_BYTES) return toast(t("roles.importLarge"), { kind: "error" });
+      const [chosen] = file.files;
+      if (!chosen) return;
+      if (chosen.size > MOST_BYTES) return toast(t("roles.importLarge"), { kind: "error" });
       try {
-        const { engrams, frequencies = {} } = JSON.parse(await given.text());
+        const { engrams, frequencies = {} } = JSON.parse(await chosen.text());
         if (!Array.isArray(engrams)) throw new SyntaxError("no engrams");
-        let [added, known] = [0, 0];
+        let [added, existing] = [0, 0];
         for (let at = 0; at < Math.max(1, engrams.length); at += 500) {
           const body = { engrams: engrams.slice(at, at + 500), frequencies: at === 0 ? frequencies : {} };
           const done = await api("POST", `${base}/import`, { query: { role }, body });
           added += done.added;
-          known += done.known;
+          existing += done.known;
         }
-        toast(t("roles.imported", { count: added, known }));
-        await draw([role]);
+        toast(t("roles.imported", { count: added, known: existing }));
+        await draw(shown); // another role, if the reader has chosen one meanwhile
       } catch (error) {
-        toast(error instanceof SyntaxError ? t("roles.importBad") : error.code ? error.message : t("shell.failed"), { kind: "error" });
+        toast(error instanceof SyntaxError ? t("roles.importBad") : error.code ? error.message : t("shell.failed"), {
+          kind: "error",
+        });
       }
       return undefined;
     });
@@ -155,12 +262,24 @@ export async function show(panel, { domain, rest, app, place }) {
   return { update: draw };
 }
 
-function engramView(each) {
+function engramView(engram) {
   return h(
     "div",
     { class: "grow" },
-    h("p", { class: "plain", dir: "auto" }, each.content),
-    h("div", { class: "row small faint" }, each.cues.map((cue) => h("span", { class: "cue", dir: "auto" }, cue))),
-    h("div", { class: "small faint fact-line" }, h("span", {}, t(`roles.type.${each.type}`)), h("span", {}, t("roles.strength", { share: formatPercent(each.strength) })), h("span", {}, formatDate(each.createdAt)), each.proposed && badge(t("roles.proposed")), each.replacedBy && badge(t("roles.replaced"))),
+    h("p", { class: "plain", dir: "auto" }, engram.content),
+    h(
+      "div",
+      { class: "row small faint" },
+      engram.cues.map((cue) => h("span", { class: "cue", dir: "auto" }, cue)),
+    ),
+    h(
+      "div",
+      { class: "small faint fact-line" },
+      h("span", {}, t(`roles.type.${engram.type}`)),
+      h("span", {}, t("roles.strength", { share: formatPercent(engram.strength) })),
+      h("span", {}, formatDate(engram.createdAt)),
+      engram.proposed && badge(t("roles.proposed")),
+      engram.replacedBy && badge(t("roles.replaced")),
+    ),
   );
 }

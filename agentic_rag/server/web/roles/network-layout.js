@@ -1,13 +1,13 @@
 // Where the cues of a recall stand: the first in the middle, what it led to around it, ring by ring. Pure, and the same
 // for the same recall, so that one finds again what one has seen.
 
-export const RING = 130;
+const RING = 130;
 
 /** Return `{nodes, edges, radius}`: a node is `{cue, x, y, ring, angle}`; `radius` holds them all. `edges`: `{source,
  * target, weight}` in the order in which they were walked. */
 export function layOut(activated, edges, center) {
-  const known = new Set(activated);
-  const links = edges.filter((each) => known.has(each.source) && known.has(each.target));
+  const cues = new Set(activated);
+  const links = edges.filter((edge) => cues.has(edge.source) && cues.has(edge.target));
   const children = new Map();
   const parent = new Map();
   const roots = [];
@@ -20,26 +20,28 @@ export function layOut(activated, edges, center) {
   roots.sort((first, second) => Number(second === center) - Number(first === center));
   const leaves = new Map();
   const count = (cue) => {
-    const own = (children.get(cue) ?? []).reduce((sum, each) => sum + count(each), 0);
-    leaves.set(cue, Math.max(1, own));
+    const leavesBelow = (children.get(cue) ?? []).reduce((sum, child) => sum + count(child), 0);
+    leaves.set(cue, Math.max(1, leavesBelow));
     return leaves.get(cue);
   };
-  const all = roots.reduce((sum, each) => sum + count(each), 0);
+  const leavesOfAll = roots.reduce((sum, root) => sum + count(root), 0);
   const alone = roots.length === 1;
   const nodes = [];
   const place = (cue, ring, from, to) => {
     const angle = (from + to) / 2;
     nodes.push({ cue, ring, angle, x: 0, y: 0 });
     let at = from;
-    for (const each of children.get(cue) ?? []) {
-      const share = ((to - from) * leaves.get(each)) / (children.get(cue) ?? []).reduce((sum, one) => sum + leaves.get(one), 0);
-      place(each, ring + 1, at, at + share);
+    for (const child of children.get(cue) ?? []) {
+      const share =
+        ((to - from) * leaves.get(child)) /
+        (children.get(cue) ?? []).reduce((sum, sibling) => sum + leaves.get(sibling), 0);
+      place(child, ring + 1, at, at + share);
       at += share;
     }
   };
   let at = -Math.PI / 2;
   for (const cue of roots) {
-    const share = (2 * Math.PI * leaves.get(cue)) / all;
+    const share = (2 * Math.PI * leaves.get(cue)) / leavesOfAll;
     place(cue, alone ? 0 : 1, at, at + share);
     at += share;
   }
@@ -49,20 +51,20 @@ export function layOut(activated, edges, center) {
 
 /** Whether a cue would become its own ancestor. */
 function leads(parent, from, to) {
-  for (let each = to; each !== undefined; each = parent.get(each)) if (each === from) return true;
+  for (let ancestor = to; ancestor !== undefined; ancestor = parent.get(ancestor)) if (ancestor === from) return true;
   return false;
 }
 
 /** Give each ring as much room as its cues need beside each other. */
 function spread(nodes) {
-  const rings = Map.groupBy(nodes, (each) => each.ring);
+  const rings = Map.groupBy(nodes, (node) => node.ring);
   let radius = 0;
   for (const ring of [...rings.keys()].sort((first, second) => first - second)) {
-    const own = rings.get(ring);
-    if (ring > 0) radius = Math.max(radius + RING, (own.length * 46) / (2 * Math.PI) + 40);
-    for (const each of own) {
-      each.x = ring === 0 ? 0 : radius * 1.35 * Math.cos(each.angle);
-      each.y = ring === 0 ? 0 : radius * Math.sin(each.angle);
+    const ringNodes = rings.get(ring);
+    if (ring > 0) radius = Math.max(radius + RING, (ringNodes.length * 46) / (2 * Math.PI) + 40);
+    for (const node of ringNodes) {
+      node.x = ring === 0 ? 0 : radius * 1.35 * Math.cos(node.angle);
+      node.y = ring === 0 ? 0 : radius * Math.sin(node.angle);
     }
   }
   return radius;

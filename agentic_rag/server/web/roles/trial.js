@@ -9,14 +9,28 @@ import { emptyTurn, ENDS, reduce, textOf } from "../stream.js";
 
 /** Open the trial of a role. `files()`: its draft as it is now. */
 export function openTrial({ domain, role, files }) {
-  const said = h("div", { class: "trial-said", role: "log", "aria-label": t("roles.trialSaid"), tabindex: 0 }, h("p", { class: "soft" }, t("roles.trialText")));
-  const words = textarea({ rows: 2, "aria-label": t("roles.trialMessage"), placeholder: t("roles.trialMessage"), dir: "auto" });
+  const transcript = h(
+    "div",
+    { class: "trial-said", role: "log", "aria-label": t("roles.trialSaid"), tabindex: 0 },
+    h("p", { class: "soft" }, t("roles.trialText")),
+  );
+  const words = textarea({
+    rows: 2,
+    "aria-label": t("roles.trialMessage"),
+    placeholder: t("roles.trialMessage"),
+    dir: "auto",
+  });
   let conversation = null;
   let running = null;
   const send = button(t("roles.send"), { kind: "primary", icon: "send", type: "submit" });
   const stop = button(t("shell.stop"), { icon: "stop", hidden: true, onclick: () => interrupt() });
   const links = h("div", { class: "row small" });
-  const form = h("form", { class: "trial-form" }, words, h("div", { class: "row row-apart" }, links, h("div", { class: "row" }, stop, send)));
+  const form = h(
+    "form",
+    { class: "trial-form" },
+    words,
+    h("div", { class: "row row-apart" }, links, h("div", { class: "row" }, stop, send)),
+  );
   words.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
@@ -35,21 +49,27 @@ export function openTrial({ domain, role, files }) {
     words.value = "";
     const giveBack = () => (words.value = [content, words.value].filter(Boolean).join("\n"));
     try {
-      conversation ??= await api("POST", "/api/conversations", { body: { domainId: domain.id, title: t("roles.trialTitle", { role }) } });
+      conversation ??= await api("POST", "/api/conversations", {
+        body: { domainId: domain.id, title: t("roles.trialTitle", { role }) },
+      });
       drawLinks();
       const answer = h("div", { class: "trial-answer", "aria-busy": "true" });
       const question = h("p", { class: "trial-question plain", dir: "auto" }, content);
-      if (!said.querySelector(".trial-question")) replace(said);
-      said.append(question, answer);
+      if (!transcript.querySelector(".trial-question")) replace(transcript);
+      transcript.append(question, answer);
       let view = emptyTurn();
       const draw = oncePerFrame(() => {
-        const low = said.scrollHeight - said.scrollTop - said.clientHeight < 80;
+        const low = transcript.scrollHeight - transcript.scrollTop - transcript.clientHeight < 80;
         replace(answer, turnView(view));
-        if (low) said.scrollTop = said.scrollHeight;
+        if (low) transcript.scrollTop = transcript.scrollHeight;
       });
-      said.scrollTop = said.scrollHeight;
+      transcript.scrollTop = transcript.scrollHeight;
       try {
-        for await (const event of follow(conversation.id, { content, roleDraft: { role, files: files() } }, running.signal)) {
+        for await (const event of follow(
+          conversation.id,
+          { content, roleDraft: { role, files: files() } },
+          running.signal,
+        )) {
           stop.hidden = false;
           view = reduce(view, event);
           draw();
@@ -81,32 +101,51 @@ export function openTrial({ domain, role, files }) {
     const remove = async () => {
       const gone = conversation;
       conversation = null;
-      replace(said, h("p", { class: "soft" }, t("roles.trialText")));
+      replace(transcript, h("p", { class: "soft" }, t("roles.trialText")));
       replace(links);
       await api("DELETE", `/api/conversations/${gone.id}`);
       toast(t("roles.trialDeleted"));
     };
-    replace(links, h("a", { href: `#/chat/${encodeURIComponent(domain.id)}/${conversation.id}`, onclick: () => dialog.close("on") }, t("roles.trialInChat")), button(t("roles.trialDelete"), { kind: "quiet", icon: "trash", onclick: remove }));
+    replace(
+      links,
+      h(
+        "a",
+        { href: `#/chat/${encodeURIComponent(domain.id)}/${conversation.id}`, onclick: () => dialog.close("on") },
+        t("roles.trialInChat"),
+      ),
+      button(t("roles.trialDelete"), { kind: "quiet", icon: "trash", onclick: remove }),
+    );
   }
 
-  /** What nobody reads any more ends; who goes to the chat reads on there. */
+  /** Interrupt the turn when the dialog closes, unless the person follows it in the chat. */
   function onclose(goesOn) {
     if (!running) return;
     running.abort();
     if (goesOn !== "on") interrupt()?.catch(toastError);
   }
 
-  const dialog = openDialog(t("roles.trialOf", { role }), { side: true, build: () => [said, form], onclose });
+  const dialog = openDialog(t("roles.trialOf", { role }), { side: true, build: () => [transcript, form], onclose });
   words.focus();
   return dialog;
 }
 
 function turnView(view) {
-  const calls = view.items.filter((each) => each.kind === "call").map((each) => h("li", { class: "row small" }, h("span", { class: "mono wrap" }, each.name), badge(t(`roles.call.${each.status}`), { ok: "ok", error: "bad", denied: "bad" }[each.status] ?? "wait")));
+  const calls = view.items
+    .filter((item) => item.kind === "call")
+    .map((item) =>
+      h(
+        "li",
+        { class: "row small" },
+        h("span", { class: "mono wrap" }, item.name),
+        badge(t(`roles.call.${item.status}`), { ok: "ok", error: "bad", denied: "bad" }[item.status] ?? "wait"),
+      ),
+    );
   const text = textOf(view);
   return [
     calls.length > 0 && h("ul", { class: "plain-list", "aria-label": t("roles.calls") }, calls),
-    view.items.filter((each) => each.kind === "notice").map((each) => h("p", { class: "small soft" }, inWords(each.message))),
+    view.items
+      .filter((item) => item.kind === "notice")
+      .map((item) => h("p", { class: "small soft" }, inWords(item.message))),
     text && h("p", { class: "plain", dir: "auto" }, text),
     view.status === "waiting" && notice("info", t("roles.trialWaits")),
     view.error && notice("bad", view.error.message),
@@ -116,7 +155,11 @@ function turnView(view) {
 
 /** Send a message and yield the events of its turn. */
 async function* follow(conversationId, body, signal) {
-  const stream = await apiStream("POST", `/api/conversations/${conversationId}/messages`, { body, signal, accept: "text/event-stream" });
+  const stream = await apiStream("POST", `/api/conversations/${conversationId}/messages`, {
+    body,
+    signal,
+    accept: "text/event-stream",
+  });
   let rest = "";
   for await (const piece of decoded(stream)) {
     rest += piece;

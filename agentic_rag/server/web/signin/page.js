@@ -1,4 +1,4 @@
-// Where a browser comes back to from an OpenID provider, in a tab of its own: signed in, or told why not.
+// The page that an OpenID provider returns to in a separate tab after a sign-in.
 
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
@@ -9,5 +9,8 @@ export async function show(main, { app }) {
   tellSignedIn();
   app.setTitle(t("signin.done"));
   const on = h("a", { class: "button button-primary", href: "#/" }, t("signin.goOn"));
-  replace(main, emptyState(t("signin.done"), t("signin.doneText", { name: app.user.name ?? "" }), { icon: "check", actions: [on] }));
+  replace(
+    main,
+    emptyState(t("signin.done"), t("signin.doneText", { name: app.user.name ?? "" }), { icon: "check", actions: [on] }),
+  );
 }

@@ -10,6 +10,7 @@ const SETTLE_MS = 300;
 
 let shownAt = null;
 let total = 0;
+let requests = 0;
 let isWatching = false;
 
 /** Show the number at a link of the navigation, and keep it up to date. Returns a function that takes a new number. */
@@ -38,8 +39,9 @@ async function draw(count) {
 
 async function look() {
   if (document.hidden) return;
-  const found = await api("GET", "/api/waits", { query: { state: "open", pageSize: 1 }, asIs: true }).catch(() => null);
-  if (found) await draw(found.total);
+  const request = (requests += 1);
+  const page = await api("GET", "/api/waits", { query: { state: "open", pageSize: 1 }, asIs: true }).catch(() => null);
+  if (page && request === requests) await draw(page.total); // an older answer would bring back an older number
 }
 
 /** Ask at once when a conversation of this page opens or ends a wait, and from time to time for the others. */

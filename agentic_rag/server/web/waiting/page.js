@@ -4,7 +4,9 @@ import { api } from "../api.js";
 import { WaitCard } from "../chat/waits.js";
 import { h, replace } from "../dom.js";
 import { formatAgo, loadWords, t } from "../i18n.js";
-import { emptyState, notice, toast } from "../ui.js";
+import { showProblem } from "../operator/parts.js";
+import { emptyState, toast } from "../ui.js";
+import { watch } from "../watch.js";
 
 const WAITS = "/api/waits";
 const LOOK_SECONDS = 5;
@@ -16,19 +18,20 @@ export async function show(main, { app }) {
   const list = h("div", { class: "stack" });
   const none = emptyState(t("waiting.nothing"), t("waiting.nothingText"), { icon: "check" });
   const lost = h("div", { hidden: true });
-  const head = h("header", { class: "stack-small" }, h("h1", {}, t("waiting.title")), h("p", { class: "soft" }, t("waiting.text")));
+  const head = h(
+    "header",
+    { class: "stack-small" },
+    h("h1", {}, t("waiting.title")),
+    h("p", { class: "soft" }, t("waiting.text")),
+  );
   replace(main, h("div", { class: "page page-narrow" }, head, lost, list, none));
-  const names = new Map((await app.domains()).map((each) => [each.id, each.name]));
+  const names = new Map((await app.domains()).map((domain) => [domain.id, domain.name]));
   const cards = new Map();
-  let timer = 0;
-  let ended = false;
+  const load = () => api("GET", WAITS, { query: { state: "open", pageSize: AT_ONCE } });
 
-  async function look() {
-    clearTimeout(timer);
-    const { items, total } = await api("GET", WAITS, { query: { state: "open", pageSize: AT_ONCE } });
-    if (ended) return;
-    // a card that somebody writes in stays as it is: only what came and went changes
-    const open = new Set(items.map((each) => each.id));
+  function draw({ items, total }) {
+    // a card may have a form that a person fills in, so only added and removed waits change the list
+    const open = new Set(items.map((item) => item.id));
     for (const [id, card] of cards) {
       if (open.has(id)) continue;
       card.remove();
@@ -36,34 +39,16 @@ export async function show(main, { app }) {
     }
     for (const wait of items.toReversed()) {
       if (cards.has(wait.id)) continue;
-      const card = waitItem(app, wait, names.get(wait.domainId) ?? wait.domainId, look);
+      const card = waitItem(app, wait, names.get(wait.domainId) ?? wait.domainId, () => watching.now());
       cards.set(wait.id, card);
       list.prepend(card);
     }
     none.hidden = cards.size > 0;
     app.waitsCounted?.(total);
-    timer = setTimeout(again, LOOK_SECONDS * 1000);
   }
-  const again = async () => {
-    if (document.hidden) {
-      timer = setTimeout(again, LOOK_SECONDS * 1000);
-      return;
-    }
-    try {
-      await look();
-      lost.hidden = true;
-    } catch (error) {
-      lost.hidden = ended;
-      replace(lost, notice("warn", error.message));
-      if (!ended) timer = setTimeout(again, LOOK_SECONDS * 1000);
-    }
-  };
 
-  await look();
-  return () => {
-    ended = true;
-    clearTimeout(timer);
-  };
+  const watching = await watch(load, draw, { seconds: LOOK_SECONDS, onerror: showProblem(lost) });
+  return watching;
 }
 
 function waitItem(app, wait, domain, look) {
@@ -83,12 +68,22 @@ function waitItem(app, wait, domain, look) {
   const administers = app.can(wait.domainId, "admin");
   const card = new WaitCard(answer, () => !forAdmins || administers);
   card.update({ ...wait, waitId: wait.id });
-  const own = !forAdmins || !administers; // what waits for admins elsewhere is shown to them alone
+  const isOwn = !forAdmins || !administers; // what waits for admins elsewhere is shown to them alone
   const place = `#/chat/${encodeURIComponent(wait.domainId)}/${encodeURIComponent(wait.conversationId)}`;
   return h(
     "article",
     { class: "stack-small", "aria-label": wait.title },
-    h("div", { class: "soft small row row-apart" }, h("h2", { class: "small" }, t("waiting.where", { domain, ago: formatAgo(wait.openedAt) }), !own && ` · ${t("waiting.asAdmin")}`), own && h("a", { href: place }, t("waiting.toConversation"))),
+    h(
+      "div",
+      { class: "soft small row row-apart" },
+      h(
+        "h2",
+        { class: "small" },
+        t("waiting.where", { domain, ago: formatAgo(wait.openedAt) }),
+        !isOwn && ` · ${t("waiting.asAdmin")}`,
+      ),
+      isOwn && h("a", { href: place }, t("waiting.toConversation")),
+    ),
     card.element,
   );
 }

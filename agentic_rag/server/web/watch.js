@@ -1,0 +1,54 @@
+// Keeping a page up to date while the server's state changes: `watch` loads it again periodically, and `keepFocus`
+// draws it without taking the keyboard focus from a person.
+
+const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex='0']";
+
+/** Load something now and every so often while the page is visible, and draw it when it has changed.
+ *
+ * `load()` resolves to JSON; `draw(state)` shows it; `onerror(error)` gets the error of a later load, and null after a
+ * load that succeeded. An error of the first load is raised. Returns a function that ends the watch; its `now()` loads
+ * at once, for an action that has changed the state. An answer that comes after a later request was sent is dropped: it
+ * may be older than what is shown. */
+export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}) {
+  let shown = null;
+  let timer = 0;
+  let ended = false;
+  let requests = 0;
+  const look = async (isFirst) => {
+    clearTimeout(timer);
+    const request = (requests += 1);
+    const isOld = () => ended || request !== requests; // the later request plans the next one
+    try {
+      const state = await load();
+      if (isOld()) return;
+      const text = JSON.stringify(state);
+      if (text !== shown) draw(state);
+      shown = text;
+      onerror(null);
+    } catch (error) {
+      if (isFirst) throw error;
+      if (isOld()) return;
+      if (!error?.code) console.error(error);
+      onerror(error);
+    }
+    timer = setTimeout(lookIfVisible, seconds * 1000);
+  };
+  const lookIfVisible = () => (document.hidden ? (timer = setTimeout(lookIfVisible, seconds * 1000)) : look(false));
+  const lookWhenShown = () => !document.hidden && look(false);
+  await look(true);
+  document.addEventListener("visibilitychange", lookWhenShown);
+  const end = () => {
+    ended = true;
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", lookWhenShown);
+  };
+  end.now = () => look(false);
+  return end;
+}
+
+/** Draw an element's content again, and move the focus to the control in the same place. */
+export function keepFocus(element, draw) {
+  const at = [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  draw();
+  if (at >= 0) element.querySelectorAll(FOCUSABLE)[at]?.focus({ preventScroll: true });
+}
