@@ -45,7 +45,7 @@ class ChatPage {
     this.line = h("p", { class: "chat-line small", role: "status" });
     this.body = h("div", { class: "chat-body" });
     this.share = button(t("chat.shareOrExport"), { kind: "quiet", icon: "upload", compact: true, hidden: true, onclick: () => this.#share() });
-    this.head = h("header", { class: "chat-head" }, button(t("chat.conversations"), { kind: "quiet", icon: "side", compact: true, class: "button button-quiet button-compact chat-side-button", onclick: () => this.#toggleList() }), this.title, this.line, this.share, menu(t("chat.more"), () => this.#items()));
+    this.head = h("header", { class: "chat-head" }, button(t("chat.conversations"), { kind: "quiet", icon: "side", compact: true, class: "button button-quiet button-compact chat-side-button", "aria-expanded": "false", onclick: () => this.#toggleList() }), this.title, this.line, this.share, menu(t("chat.more"), () => this.#items()));
     this.starters = h("section", { class: "starters", "aria-label": t("chat.starters") });
     this.pane = h("section", { class: "chat-pane" }, this.head, this.body, h("div", { class: "chat-foot" }, this.composer.element), this.starters);
     this.keys = (event) => this.#key(event);
@@ -86,7 +86,7 @@ class ChatPage {
     const asked = (this.asked = (this.asked ?? 0) + 1);
     await this.#loadParts(conversation);
     if (asked !== this.asked) return; // one went on meanwhile
-    this.main.querySelector(".chat")?.classList.remove("chat-listed");
+    this.#toggleList(false);
     let domainId = domain;
     if (!domainId) domainId = this.domains.find((each) => each.id === keptDomain())?.id ?? this.domains[0].id;
     const found = this.domains.find((each) => each.id === domainId) ?? (await this.app.domains({ again: true })).find((each) => each.id === domainId);
@@ -300,8 +300,10 @@ class ChatPage {
     this.app.navigate(domainId ? `#/chat/${domainId}` : "#/chat");
   }
 
-  #toggleList() {
-    this.main.querySelector(".chat").classList.toggle("chat-listed");
+  /** Show or hide the list where it covers the conversation. `shown` undefined: the other of the two. */
+  #toggleList(shown) {
+    const isShown = this.main.querySelector(".chat")?.classList.toggle("chat-listed", shown);
+    this.head.firstChild.setAttribute("aria-expanded", String(Boolean(isShown)));
   }
 
   #items() {
@@ -332,6 +334,10 @@ class ChatPage {
   }
 
   #key(event) {
+    if (event.key === "Escape" && this.main.querySelector(".chat-listed") && !event.defaultPrevented && !document.querySelector("dialog[open], [popover]:popover-open")) {
+      this.#toggleList(false); // on a phone the list covers the conversation
+      return;
+    }
     if (event.key === "Escape" && this.composer.running && !document.querySelector("dialog[open], [popover]:popover-open, .source-column") && !event.defaultPrevented) this.#stop();
   }
 

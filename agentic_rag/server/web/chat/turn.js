@@ -314,7 +314,8 @@ function stepsParts(shown) {
   const delegates = of((name) => name === "delegate").length;
   if (delegates) parts.push(t("chat.did.delegated", { count: delegates }));
   if (of((name) => name === "ask_user").length) parts.push(t("chat.did.asked"));
-  const others = of((name) => !["search_documents", "promptx_recall", "delegate", "ask_user"].includes(name) && !READS.has(name));
+  if (of((name) => name === "promptx_action").length) parts.push(t("chat.did.role"));
+  const others = of((name) => !["promptx_action", "search_documents", "promptx_recall", "delegate", "ask_user"].includes(name) && !READS.has(name));
   const names = [...new Set(others.map(({ item }) => toolTitle(item.name, item.server)))];
   if (names.length > 2) parts.push(t("chat.did.usedMany", { count: names.length }));
   else if (names.length) parts.push(t("chat.did.used", { tools: names.join(", ") }));
