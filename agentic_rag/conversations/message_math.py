@@ -74,9 +74,7 @@ def formula_html(latex: str, *, display: bool, block: bool) -> str:
         upright = _UPRIGHT.sub(r"\\text{\1}", latex)
         tree = Converter(display="block" if display else "inline").convert_to_element(upright)
         _space_functions(tree)
-        if display:
-            _put_limits_below(tree)
-        markup = "".join(_write(tree))
+        markup = "".join(_write(tree, display=display))
     except Exception:  # the library raises errors of many kinds for LaTeX that it does not understand
         return _source(latex, block=block)
     return f'<div class="formula">{markup}</div>\n' if block else markup
@@ -117,21 +115,23 @@ def _is_function(element: Element) -> bool:
     return element.tag == "mi" and len(text) > 1 and text.isascii() and text.isalpha()
 
 
-def _put_limits_below(tree: Element) -> None:
-    """Put the index of an operator such as "lim" or "max" below it, as in a displayed formula."""
-    for element in tree.iter("msub"):
-        if len(element) and element[0].tag == "mo" and (element[0].text or "").isalpha():
-            element.tag = "munder"
+def _has_limit(element: Element) -> bool:
+    """Return whether an element is an operator such as "lim" or "max" with an index."""
+    return element.tag == "msub" and len(element) > 0 and element[0].tag == "mo" and (element[0].text or "").isalpha()
 
 
-def _write(element: Element) -> Iterator[str]:
-    """Write an element of the library's tree. Its texts contain character references, which are resolved once."""
+def _write(element: Element, *, display: bool) -> Iterator[str]:
+    """Write an element of the library's tree. Its texts contain character references, which are resolved once.
+
+    In a displayed formula, the index of "lim" is below it. The library always writes it beside.
+    """
+    tag = "munder" if display and _has_limit(element) else element.tag
     is_known = element.tag in ELEMENTS
     # The library builds incomplete elements for incomplete LaTeX, which browsers show as errors.
     if len(element) != _CHILDREN.get(element.tag, len(element)):
         raise ValueError(f"{element.tag} has {len(element)} parts")
     if is_known:
-        yield f"<{element.tag}"
+        yield f"<{tag}"
         for name, value in element.attrib.items():
             allowed = ATTRIBUTES.get(name)
             if allowed is not None and allowed.fullmatch(value):
@@ -140,11 +140,11 @@ def _write(element: Element) -> Iterator[str]:
     if element.text:
         yield html.escape(html.unescape(element.text))
     for child in element:
-        yield from _write(child)
+        yield from _write(child, display=display)
         if child.tail:
             yield html.escape(html.unescape(child.tail))
     if is_known:
-        yield f"</{element.tag}>"
+        yield f"</{tag}>"
 
 
 def add_formulas(parser: MarkdownIt, mark: re.Pattern[str]) -> None:

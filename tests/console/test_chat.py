@@ -135,9 +135,10 @@ async def test_the_step_line_counts_recalled_memories_and_text_follows_its_direc
         page = desk.page
         await desk.rig.domain(subRoleIds=["researcher"])
         await desk.goto()
+        steps = "Recalled 1 memory · took on a role · used Remember · "
         await ask(page, "متى الشاي؟")
         await wait_for_answers(page)
-        await expect(page.locator(".steps-words")).to_contain_text("Recalled 1 memory · took on a role · used Remember · ")
+        await expect(page.locator(".steps-words")).to_contain_text(steps)
         await expect(page.locator(".prose blockquote")).to_have_css("direction", "rtl")
         for part in (".prose p", ".prose ul", ".question-text"):
             await expect(page.locator(part).first).to_have_css("direction", "rtl")
@@ -145,7 +146,7 @@ async def test_the_step_line_counts_recalled_memories_and_text_follows_its_direc
         assert await cell.evaluate("(at) => at.scrollWidth <= at.clientWidth"), "a long word leaves its cell"
         await page.reload()
         await wait_for_answers(page)
-        await expect(page.locator(".steps-words")).to_contain_text("Recalled 1 memory · took on a role · used Remember · ")
+        await expect(page.locator(".steps-words")).to_contain_text(steps)
         await page.get_by_role("button", name="Conversations", expanded=False).click()
         await expect(page.locator(".chat-list")).to_be_visible()
         await page.keyboard.press("Escape")
