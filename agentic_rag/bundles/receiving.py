@@ -162,13 +162,13 @@ def unpack(source: Path, target: Path, bounds: Bounds) -> BundleManifest:
 def _unpack(archive: zipfile.ZipFile, target: Path, bounds: Bounds) -> BundleManifest:
     members = _members_of(archive, bounds)
     if MANIFEST not in members:
-        raise BundleDamaged("it is no bundle of a domain: it has no bundle.json")
+        raise BundleDamaged("it is not a bundle of a domain: it has no bundle.json")
     manifest = read_manifest(_read(_MemberReader(archive.open(members[MANIFEST])), MAX_JSON))
     listed = {file.path: file for file in manifest.files}
     if len(listed) != len(manifest.files):
         raise BundleDamaged(f"{MANIFEST} lists a file twice")
     if odd := sorted(listed.keys() ^ (members.keys() - {MANIFEST})):
-        raise BundleDamaged(f"{odd[0]!a} is not both in it and in {MANIFEST}")
+        raise BundleDamaged(f"{odd[0]!a} is only in the bundle or only in its {MANIFEST}")
     for path, file in listed.items():
         if members[path].file_size != file.size:
             raise BundleDamaged(f"{path!a} has not the size that {MANIFEST} says")
