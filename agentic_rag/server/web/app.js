@@ -7,7 +7,7 @@ import { loadErrorTexts } from "./errors/text.js";
 import { chooseLanguage, language, languages, loadWords, storeChoice, t } from "./i18n.js";
 import { icon } from "./icons.js";
 import { keepSignedIn, presence, signOut, takeRefusal, useTicket } from "./session.js";
-import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
+import { announce, button, emptyState, menu, skeleton, toast, toastError } from "./ui.js";
 
 /** The pages. `path`: what follows `#/`, with `:name` for a segment, `:name?` for one that may be missing and `*name`
  * for the rest; the first that fits is shown. `load`: its module, which exports
@@ -62,6 +62,8 @@ function match(wanted, given) {
   }
   return given.length > wanted.length ? null : params;
 }
+
+const SLOW = 400; // milliseconds
 
 const ROLES = ["member", "author", "admin"];
 
@@ -143,7 +145,8 @@ async function route() {
     replace(main);
     main.className = `main page-${found.page.name}`;
     main.scrollTop = 0;
-    const left = await module.show(main, { params: found.params, app });
+    const stop = fillIfSlow(main);
+    const left = await module.show(main, { params: found.params, app }).finally(stop);
     const ends = typeof left === "function" ? { leave: left } : (left ?? {});
     if (own !== turn) await ends.leave?.();
     else shown = { page: found.page, leave: ends.leave ?? null, update: ends.update ?? null };
@@ -153,6 +156,12 @@ async function route() {
     const again = button(t("shell.tryAgain"), { icon: "retry", onclick: route });
     replace(main, emptyState(t("shell.notLoaded"), error?.code ? error.message : t("shell.failed"), { icon: "alert", actions: [again], level: 1 }));
   }
+}
+
+/** Show lines in place of a page that stays empty for long, as behind a slow network. Returns what stops the wait. */
+function fillIfSlow(main) {
+  const timer = setTimeout(() => main.hasChildNodes() || replace(main, h("div", { class: "page" }, skeleton(5))), SLOW);
+  return () => clearTimeout(timer);
 }
 
 function mark(page) {
@@ -261,9 +270,10 @@ async function begin() {
   document.getElementById("skip").textContent = t("shell.skip");
   document.getElementById("skip").addEventListener("click", skipToContent);
   document.getElementById("toasts").setAttribute("aria-label", t("shell.notifications"));
+  const stop = fillIfSlow(main);
   await useTicket().catch(toastError);
   const refusal = takeRefusal();
-  let user = await presence();
+  let user = await presence().finally(stop);
   if (user.name === null) {
     app = new App(user);
     app.setTitle(t("shell.signIn"));

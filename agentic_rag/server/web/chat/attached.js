@@ -12,7 +12,11 @@ const KINDS = { ready: "ok", failed: "bad" };
 const pathOf = (conversationId) => `/api/conversations/${encodeURIComponent(conversationId)}/attachments`;
 
 /** Return why a file was refused. The server's list of all endings is too long for a line below the file. */
-const reasonOf = (error) => (error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ") ? t("chat.fileUnsupported") : errorText(error));
+const reasonOf = (error, name) => {
+  if (error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ")) return t("chat.fileUnsupported");
+  const text = errorText(error).replace(`${name}: `, ""); // the row names the file already
+  return text.charAt(0).toUpperCase() + text.slice(1);
+};
 
 /** The attached files. `conversation()` resolves to the id of the conversation they belong to; `onchange()`: a file has
  * come further; `onempty()`: a person removed the last one. `isBusy`: one is on its way still; `ready`: those that a message can be sent with. */
@@ -90,7 +94,7 @@ export class AttachedFiles {
         onProgress: (sent, of) => item.status !== "ready" && item.status !== "failed" && this.#change(item, sent < of ? { sent: sent / of } : { status: "reading" }),
         onItems: ([answer]) => {
           const isRefused = answer.status === "refused";
-          this.#change(item, isRefused ? { isRefused, status: "failed", reason: reasonOf(answer.error) } : { ...answer, notes: answer.notes ?? [] });
+          this.#change(item, isRefused ? { isRefused, status: "failed", reason: reasonOf(answer.error, item.name) } : { ...answer, notes: answer.notes ?? [] });
         },
       });
     } catch (error) {

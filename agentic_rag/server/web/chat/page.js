@@ -355,7 +355,7 @@ class ChatPage {
   #onState(state) {
     if (state === "lost") {
       this.wasLost = true;
-      this.#say(t("chat.lost"));
+      this.#say(t(this.view?.running ? "chat.lost" : "chat.lostIdle"));
     } else if (state === "open" && this.wasLost) {
       this.wasLost = false;
       this.#say(t("chat.back"), 6);

@@ -173,7 +173,7 @@ export class AnswerPart {
         each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified")),
       );
     const tables = places.filter(({ each }) => each.table?.rows?.length).slice(0, 3);
-    return h("li", { class: "source-document" }, icon("page", 16), h("div", { class: "source-in" }, h("p", { class: "source-title" }, h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName), agesOf(places[0].each)), h("div", { class: "source-chips" }, places.map(chip))), tables.length > 0 && h("div", { class: "source-tables" }, tables.map(({ each }) => rowsTable(each.table, t("chat.openSource", { number: each.number, name: each.documentName })))));
+    return h("li", { class: "source-document" }, icon("page", 16), h("div", { class: "source-in" }, h("p", { class: "source-title" }, h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName), agesOf(places[0].each)), h("div", { class: "source-chips" }, places.map(chip)), tables.length > 0 && h("div", { class: "source-tables" }, tables.map(({ each }) => rowsTable(each.table, t("chat.openSource", { number: each.number, name: each.documentName }))))));
   }
 
   #drawFailure() {

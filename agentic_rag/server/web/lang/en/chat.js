@@ -123,6 +123,7 @@ export default {
   "chat.legMeaning": "by meaning",
   "chat.legWords": "by keyword",
   "chat.lost": "Connection lost. The answer continues on the server. Reconnecting …",
+  "chat.lostIdle": "Connection lost. Reconnecting …",
   "chat.makeCase": "Make an evaluation case",
   "chat.makeDomain": "New domain",
   "chat.menuOf": "Actions for “{title}”",
