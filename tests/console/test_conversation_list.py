@@ -158,6 +158,9 @@ async def test_a_new_conversation_offers_questions_and_sends_the_one_that_is_cho
         await expect(questions).to_have_count(0)
         await page.keyboard.press("Alt+n")
         await expect(questions).to_have_count(2)
+        await page.get_by_label("Search conversations").focus()
+        await page.keyboard.press("Alt+n")
+        await expect(composer).to_be_focused()
 
 
 @pytest.mark.nightly("the list and its search are used every time")

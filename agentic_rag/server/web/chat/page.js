@@ -297,7 +297,9 @@ class ChatPage {
   }
 
   #go(domainId) {
-    this.app.navigate(domainId ? `#/chat/${domainId}` : "#/chat");
+    const address = domainId ? `#/chat/${domainId}` : "#/chat";
+    if (location.hash === address) this.composer.focus(); // a new conversation is open already
+    this.app.navigate(address);
   }
 
   /** Show or hide the list where it covers the conversation. `shown` undefined: the other of the two. */
