@@ -12,6 +12,7 @@ import pytest
 
 from agentic_rag.app import application
 from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.server.web_files import FOLDER
 from mcp_servers.promptx.lint import lint
 from mcp_servers.retriever.errors import DocumentCode
@@ -71,6 +72,16 @@ async def test_used_and_translated_keys_are_the_same() -> None:
     named_keys = used_keys | {key for text in texts for key in EITHER.findall(text)}
     unused = {key for key in translated - named_keys if not key.startswith(tuple(prefixes))}
     assert not unused, unused
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+async def test_each_setting_that_the_page_shows_has_a_label_and_a_group(language: str) -> None:
+    elsewhere = {"mcpServers", "adoptRole"}  # a page of its own, and internal
+    shown = {str(field.alias) for field in DomainSettings.model_fields.values()} - elsewhere
+    labelled = {key.removeprefix("settings.label.") for key in words(language, "settings")}
+    assert shown - labelled <= {"evaluation"}, "a group of fields without a label of its own"
+    grouped = (FOLDER / "domain" / "settings-fields.js").read_text(encoding="utf-8").split("export const GROUPS")[1]
+    assert not {key for key in shown if f'"{key}"' not in grouped.split("];")[0]}
 
 
 def error_codes(of: type[AgenticRagError] = AgenticRagError) -> Iterator[str]:
