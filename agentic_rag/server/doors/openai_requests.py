@@ -379,7 +379,7 @@ def _read_function(path: str, tool: Any, others: Iterable[ClientFunction]) -> Cl
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidInput(f"{path}.name", f"{str(name)[:80]!r}: 1 to 64 letters, digits, `_` and `-` are expected.")
     if any(other.name == name for other in others):
-        raise InvalidInput(f"{path}.name", f"{name!r} is there twice.")
+        raise InvalidInput(f"{path}.name", f"{name!r} is listed twice.")
     if description is not None and not isinstance(description, str):
         raise InvalidInput(f"{path}.description", "a text is expected.")
     if parameters is not None and not isinstance(parameters, Mapping):
