@@ -103,7 +103,7 @@ Domain = Annotated[str, typer.Argument(help="Id of the domain.")]
 def options(
     key: Annotated[
         str | None,
-        typer.Option(help="API key to come in with; better in AGENTIC_RAG_KEY, which other users cannot list."),
+        typer.Option(help="API key; safer in AGENTIC_RAG_KEY, which other users of this machine cannot see."),
     ] = None,
 ) -> None:
     """Handle the options of all commands."""
@@ -181,7 +181,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one (default 8000).", min=0, max=65535)] = None,
     data: Data = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that are the server (default 1); more need PostgreSQL and Qdrant.")
+        int | None, typer.Option(help="Number of server processes (default 1); more need PostgreSQL and Qdrant.")
     ] = None,
     allow_any_command: Annotated[
         bool, typer.Option("--allow-any-command", help="Let MCP entries start any program. For a single user only.")
@@ -277,9 +277,12 @@ def _warn(any_command: bool, unsandboxed: bool) -> None:
 @app.command()
 def ingest(
     domain: Domain,
-    paths: Annotated[list[Path], typer.Argument(help="Files, and folders whose files are taken.", show_default=False)],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Files to upload, and folders with such files.", show_default=False)
+    ],
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on with files that are added or changed; deleted ones stay.")
+        bool,
+        typer.Option("--watch", help="Keep running, and upload files that are added or changed. Deleted files stay."),
     ] = False,
     label: Annotated[
         list[str] | None,
@@ -333,7 +336,9 @@ def stale(
 @app.command()
 def reindex(
     domain: Domain,
-    rollback: Annotated[bool, typer.Option("--rollback", help="Take the last exchange back.")] = False,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Restore the collection from before the last re-indexing.")
+    ] = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -363,7 +368,9 @@ def fetch_model(
 
 @app.command()
 def doctor(
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Rebuild damaged data that can be derived from other data.")
+    ] = False,
     data: Data = None,
 ) -> None:
     """Check database, documents, stored results, memories, secrets and index. Exit code 1: a problem remains.
@@ -427,8 +434,8 @@ def show_domain(domain: Domain, data: Data = None, url: Url = None) -> None:
 
 @domains_app.command("create")
 def create_domain(
-    name: Annotated[str, typer.Argument(help="Its name.")],
-    description: Annotated[str, typer.Option(help="What it is about.")] = "",
+    name: Annotated[str, typer.Argument(help="Name of the domain.")],
+    description: Annotated[str, typer.Option(help="One line about the domain.")] = "",
     data: Data = None,
     url: Url = None,
 ) -> None:

@@ -30,7 +30,7 @@ key. Tables are tab-separated lines if the output is not a terminal, and JSON wi
 | 4 | the port is in use |
 | 130 | Ctrl-C; one line on stderr says what to do next |
 
-A command that takes long shows its progress on a terminal. Ctrl-C ends it without leaving a part behind.
+A command that takes long shows its progress on a terminal. Ctrl-C ends it and leaves nothing incomplete.
 
 """
 

@@ -230,6 +230,25 @@ def broken_references(path: Path) -> Iterator[str]:
                 yield f"{path}:{line} `{name}`"
 
 
+PAGES = ("architecture.md", "adding.md")
+"""The pages in `docs` that describe the code."""
+QUOTED_FILE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.(?:py|js|css)|(?:[\w-]+/)+)`")
+QUOTED_NAME = re.compile(r"`([a-z_]+\.[A-Z]\w+|[A-Z]\w*[a-z]\w*[A-Z]\w*(?:\.\w+)?)`")
+
+
+def test_files_and_names_in_the_pages_about_the_code_exist() -> None:
+    folders = ("agentic_rag", "mcp_servers", "tests", "scripts", "docs", "bench", "clients", "roles", "workspaces")
+    paths = [path for name in folders for path in (ROOT / name, *ROOT.glob(f"{name}/**/*"))]
+    files = [f"/{path.relative_to(ROOT)}{'/' * path.is_dir()}" for path in paths]
+    known_names = product_names()
+    for page in PAGES:
+        prose = re.sub(r"```.*?```", "", ROOT.joinpath("docs", page).read_text("utf-8"), flags=re.DOTALL)
+        named = sorted(file for file in QUOTED_FILE.findall(prose) if "NAME" not in file)
+        missing = [file for file in named if not any(path.endswith(f"/{file}") for path in files)]
+        missing += [name for name in QUOTED_NAME.findall(prose) if not {*name.split(".")} <= known_names]
+        assert not missing, f"docs/{page} names what does not exist: {missing}"
+
+
 # Types at the borders
 
 LOOSE = re.compile(r"(dict|Mapping)\[str, (Any|object)\]")

@@ -92,7 +92,7 @@ class DomainThreads:
             raise
         if waiting.cancelled_caught:
             self._forget(owner)
-            raise WorkspaceUnavailable(f"{self._places} other operations in it do not end")
+            raise WorkspaceUnavailable(f"{self._places} earlier operations on it have not ended")
         return place
 
     def leave(self, place: "_Place") -> None:

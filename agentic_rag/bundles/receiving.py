@@ -162,16 +162,16 @@ def unpack(source: Path, target: Path, bounds: Bounds) -> BundleManifest:
 def _unpack(archive: zipfile.ZipFile, target: Path, bounds: Bounds) -> BundleManifest:
     members = _members_of(archive, bounds)
     if MANIFEST not in members:
-        raise BundleDamaged("it is no bundle of a domain: it has no bundle.json")
+        raise BundleDamaged("it is not a bundle of a domain: it has no bundle.json")
     manifest = read_manifest(_read(_MemberReader(archive.open(members[MANIFEST])), MAX_JSON))
     listed = {file.path: file for file in manifest.files}
     if len(listed) != len(manifest.files):
         raise BundleDamaged(f"{MANIFEST} lists a file twice")
     if odd := sorted(listed.keys() ^ (members.keys() - {MANIFEST})):
-        raise BundleDamaged(f"{odd[0]!a} is not both in it and in {MANIFEST}")
+        raise BundleDamaged(f"{odd[0]!a} is only in the bundle or only in its {MANIFEST}")
     for path, file in listed.items():
         if members[path].file_size != file.size:
-            raise BundleDamaged(f"{path!a} has not the size that {MANIFEST} says")
+            raise BundleDamaged(f"{path!a} does not have the size that {MANIFEST} says")
         _write(_MemberReader(archive.open(members[path])), target / path, file, bounds)
         failpoints.reached("bundle.member")
     return manifest
@@ -240,6 +240,6 @@ def _write(content: HashingReader, target: Path, listed: BundleFile, bounds: Bou
         target.parent.mkdir(parents=True, exist_ok=True)
         write_new(target, content, check_room=bounds.check_room)
     if content.size != listed.size:
-        raise BundleDamaged(f"{listed.path!a} has not the size that {MANIFEST} says")
+        raise BundleDamaged(f"{listed.path!a} does not have the size that {MANIFEST} says")
     if content.sha256 != listed.sha256:
         raise BundleDamaged(f"the bytes of {listed.path!a} are not those that {MANIFEST} says")

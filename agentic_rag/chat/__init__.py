@@ -13,8 +13,8 @@ import typer
 
 def chat(
     domain: Annotated[str, typer.Argument(help="Id of the domain.")],
-    message: Annotated[str | None, typer.Argument(help="What to ask; without it you are asked for messages.")] = None,
-    conversation: Annotated[str | None, typer.Option(help="Go on with this conversation.")] = None,
+    message: Annotated[str | None, typer.Argument(help="Question; without it, you type messages.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Continue this conversation.")] = None,
     url: Annotated[
         str | None,
         typer.Option(envvar="AGENTIC_RAG_URL", help="Address of the server; default: the one on the data folder."),

@@ -16,7 +16,7 @@ from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, t
 keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 audit_app = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
 
-Key = Annotated[str | None, typer.Option("--key", help="API key to come in with (AGENTIC_RAG_KEY).")]
+Key = Annotated[str | None, typer.Option("--key", help="API key of the caller (AGENTIC_RAG_KEY).")]
 
 
 class RoleName(StrEnum):
@@ -30,14 +30,14 @@ class RoleName(StrEnum):
 
 @keys_app.command("create")
 def create_key(
-    user: Annotated[str, typer.Option(help="Who it is for; several keys may share a user.")],
+    user: Annotated[str, typer.Option(help="User of the key; a user may have several keys.")],
     role: Annotated[
         RoleName | None,
-        typer.Option(help="operator: everything; admin, author, member: of the domains named; none: as its user."),
+        typer.Option(help="operator: everything; admin, author, member: of the named domains; default: as its user."),
     ] = None,
-    domain: Annotated[list[str] | None, typer.Option(help="Id of a domain it is for; repeatable.")] = None,
+    domain: Annotated[list[str] | None, typer.Option(help="Id of a domain that the key may use; repeatable.")] = None,
     group: Annotated[
-        list[str] | None, typer.Option(help="Group whose labelled documents it may see; repeatable.")
+        list[str] | None, typer.Option(help="Group whose labelled documents the key may see; repeatable.")
     ] = None,
     data: Data = None,
     url: Url = None,
@@ -86,7 +86,7 @@ def list_keys(as_json: AsJson = False, data: Data = None, url: Url = None, key: 
 
 @keys_app.command("revoke")
 def revoke_key(
-    key_id: Annotated[str, typer.Argument(help="Its id, as `keys list` shows it.")],
+    key_id: Annotated[str, typer.Argument(help="Id of the key, as `keys list` shows it.")],
     data: Data = None,
     url: Url = None,
     key: Key = None,
@@ -115,7 +115,7 @@ def list_entries(
 @audit_app.command("verify")
 def verify(
     head: Annotated[
-        str | None, typer.Option(help="A head printed before: also find out whether rows up to it were rewritten.")
+        str | None, typer.Option(help="Head that an earlier run printed: check that no row up to it was rewritten.")
     ] = None,
     data: Data = None,
     url: Url = None,

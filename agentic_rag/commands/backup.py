@@ -31,9 +31,7 @@ TELL_SECONDS = 0.2
 
 
 def backup(
-    file: Annotated[
-        str, typer.Argument(help="The file to write, or a folder in which it gets a name; or: verify FILE.")
-    ],
+    file: Annotated[str, typer.Argument(help="File to write, or a folder, where the name is chosen; or: verify FILE.")],
     of: Annotated[Path | None, typer.Argument(help="After verify: the backup.", show_default=False)] = None,
     with_key: Annotated[
         bool,
@@ -45,9 +43,9 @@ def backup(
         bool, typer.Option("--with-index", help="Include the index, which is otherwise rebuilt. Stop the server first.")
     ] = False,
     keep: Annotated[
-        int | None, typer.Option("--keep", help="In a folder: remove all but the newest so many backups.", min=1)
+        int | None, typer.Option("--keep", help="In a folder: keep this many backups and remove older ones.", min=1)
     ] = None,
-    tell: Annotated[bool, typer.Option("--tell", help="Say how far it is, in lines of JSON.", hidden=True)] = False,
+    tell: Annotated[bool, typer.Option("--tell", help="Report progress as lines of JSON.", hidden=True)] = False,
     data: Data = None,
 ) -> None:
     """Back up all data of the server into one file, while it runs. `backup verify FILE` reads a backup to its end.
@@ -115,7 +113,7 @@ def restore(
         bool | None,
         typer.Option(
             "--end-turns/--resume-turns",
-            help="Interrupt the turns that ran when it was made, or go on with them (default: go on).",
+            help="Interrupt or resume the turns that ran when the backup was made (default: resume).",
             show_default=False,
         ),
     ] = None,

@@ -31,7 +31,7 @@ def export_domain(
     domain: Annotated[str, typer.Argument(help="Id of the domain.")],
     file: Annotated[Path, typer.Argument(help="The file to write, a .zip.", dir_okay=False)],
     memories: Annotated[
-        bool, typer.Option("--memories", help="With the shared memories, or your own where each user has their own.")
+        bool, typer.Option("--memories", help="Include the shared memories, or yours if each user has their own.")
     ] = False,
     data: Data = None,
     url: Url = None,
@@ -60,13 +60,15 @@ def export_domain(
 
 def import_domain(
     file: Annotated[Path, typer.Argument(help="The bundle.", exists=True, dir_okay=False)],
-    into: Annotated[str | None, typer.Option("--into", help="Id of a domain that it comes over.")] = None,
+    into: Annotated[
+        str | None, typer.Option("--into", help="Id of the domain to change; default: a new domain.")
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the new domain; default: as in the bundle.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")] = False,
     remove_others: Annotated[
-        bool, typer.Option("--remove-others", help="With --into: what the bundle has not goes from the domain.")
+        bool, typer.Option("--remove-others", help="With --into: delete what the bundle does not contain.")
     ] = False,
     bind: Annotated[
         list[str] | None,

@@ -199,12 +199,15 @@ class _Uploads:
                     failed += 1
                 except RequestRefused as exc:
                     reason = str(exc).removeprefix(f"{path.name}: ")
-                    console.print(safe(f"{path}: {reason}"), markup=False, highlight=False)
+                    console.print(safe(f"{path}: {reason}"), markup=False, highlight=False, soft_wrap=True)
                     failed += 1
                 else:
                     if document["id"] not in waiting:
                         name = progress.add_task(_plain(document["name"]), total=len(STAGES) - 1, stage="queued")
                         waiting[document["id"]] = name
+                    if (copied := self._copies.get(_key(path))) is not None:
+                        text = f"{path}: has the same content as {copied}, so it was not added again"
+                        console.print(safe(text), markup=False, highlight=False, soft_wrap=True)
                     queue += self._again  # former duplicates whose document has just got another content
                     self._again = []
             failed += await self._count_settled(progress, waiting, console)
@@ -218,8 +221,9 @@ class _Uploads:
                 document = await self._client.call("GET", f"{self.base}/{document_id}")
                 _show(progress, task, document)
                 if document["status"] == "failed":
-                    text = f"{document['name']}: {document['error']['message']}"
-                    console.print(safe(text), markup=False, highlight=False)
+                    message = document["error"]["message"]
+                    text = message if document["name"] in message else f"{document['name']}: {message}"
+                    console.print(safe(text), markup=False, highlight=False, soft_wrap=True)
                     failed += 1
                 if document["status"] in SETTLED:
                     del waiting[document_id]

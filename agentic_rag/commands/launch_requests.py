@@ -66,14 +66,16 @@ def approve(
     ident: Ident,
     args: Annotated[
         list[str] | None,
-        typer.Argument(help="After --: its arguments with slots {path:workspace}, {text}, {url}; else as proposed."),
+        typer.Argument(help="After --: arguments with slots {path:workspace}, {text}, {url}; default: as proposed."),
     ] = None,
-    network: Annotated[bool, typer.Option("--network", help="It may use the network.")] = False,
-    write: Annotated[bool, typer.Option("--write", help="It may write in folders that stand in slots.")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Let the program use the network.")] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Let the program write in the folders that fill its slots.")
+    ] = False,
     read_only: Annotated[
-        list[str] | None, typer.Option("--read-only", help="A tool of it that has no effects, by its own name.")
+        list[str] | None, typer.Option("--read-only", help="Name of a tool without effects; repeatable.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Without a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -109,7 +111,7 @@ def approve(
 @requests_app.command("refuse")
 def refuse(
     ident: Ident,
-    reason: Annotated[str, typer.Option("--reason", help="Its admin reads it.")],
+    reason: Annotated[str, typer.Option("--reason", help="Reason, which the admin of the request reads.")],
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -126,7 +128,7 @@ def propose(
         Path,
         typer.Argument(help="A server.json, a bundle (.mcpb), or mcpServers as JSON.", exists=True, dir_okay=False),
     ],
-    name: Annotated[str, typer.Option("--name", help="Of the entry; else as the file says.")] = "",
+    name: Annotated[str, typer.Option("--name", help="Name of the entry; default: as in the file.")] = "",
     data: Data = None,
     url: Url = None,
 ) -> None:

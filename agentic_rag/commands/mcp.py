@@ -54,12 +54,14 @@ mcp_app = typer.Typer(
 @mcp_app.command("allow", context_settings={"ignore_unknown_options": True})
 def allow(
     line: Annotated[list[str], typer.Argument(help="The whole line, after --: program and every argument.")],
-    network: Annotated[bool, typer.Option("--network", help="It may use the network.")] = False,
-    env: Annotated[list[str] | None, typer.Option("--env", help="A variable that entries may set.")] = None,
+    network: Annotated[bool, typer.Option("--network", help="Let the program use the network.")] = False,
+    env: Annotated[list[str] | None, typer.Option("--env", help="Variable that entries may set; repeatable.")] = None,
     read_only: Annotated[
-        list[str] | None, typer.Option("--read-only", help="A tool of it that has no effects, by its own name.")
+        list[str] | None, typer.Option("--read-only", help="Name of a tool without effects; repeatable.")
     ] = None,
-    read: Annotated[list[Path] | None, typer.Option("--read", help="A folder it may read, beside its own.")] = None,
+    read: Annotated[
+        list[Path] | None, typer.Option("--read", help="Another folder that the program may read; repeatable.")
+    ] = None,
     data: Data = None,
 ) -> None:
     """Allow one exact command line, bound to the current version of its program.
@@ -92,7 +94,7 @@ def allow(
 
 @mcp_app.command("list")
 def list_allowed(
-    all_entries: Annotated[bool, typer.Option("--all", help="With the built-in ones.")] = False,
+    all_entries: Annotated[bool, typer.Option("--all", help="Include the built-in entries.")] = False,
     as_json: AsJson = False,
     data: Data = None,
 ) -> None:
@@ -122,7 +124,7 @@ def revoke(ident: Annotated[str, typer.Argument(help="The id that allow and list
 @mcp_app.command("test")
 def try_entries(
     domain: Annotated[str, typer.Argument(help="Id of the domain.")],
-    file: Annotated[Path, typer.Argument(help="JSON as it would be saved.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="JSON file with mcpServers.", exists=True, dir_okay=False)],
     as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
@@ -160,7 +162,7 @@ def try_entries(
 def check_file(
     domain: Annotated[str, typer.Argument(help="Id of the domain.")],
     file: Annotated[
-        Path, typer.Argument(help="A file of MCP servers as another client keeps it.", exists=True, dir_okay=False)
+        Path, typer.Argument(help="File of MCP servers, in the format of any MCP client.", exists=True, dir_okay=False)
     ],
     add: Annotated[
         list[str] | None, typer.Option("--add", help="Save this server as proposed; may be given more than once.")

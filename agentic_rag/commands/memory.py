@@ -42,7 +42,7 @@ def show_memory(
     domain: Domain,
     query: Annotated[str, typer.Option("--query", "-q", help="Only those whose text or keywords contain this.")] = "",
     limit: Annotated[int, typer.Option(help="How many, newest first.", min=1, max=100)] = 20,
-    offset: Annotated[int, typer.Option(help="How many to leave out before.", min=0)] = 0,
+    offset: Annotated[int, typer.Option(help="How many to skip first.", min=0)] = 0,
     as_json: AsJson = False,
     data: Data = None,
     url: Url = None,

@@ -12,8 +12,8 @@ schedules_app = typer.Typer(help="Prompts that are sent at set times or by a web
 
 OfDomain = Annotated[str, typer.Option("--domain", help="Id of the domain; without it, the server's endpoints.")]
 Domain = Annotated[str, typer.Option("--domain", help="Id of the domain.", show_default=False)]
-EndpointId = Annotated[str, typer.Argument(help="Its id, as `endpoints list` shows it.")]
-ScheduleId = Annotated[str, typer.Argument(help="Its id, as `schedules list` shows it.")]
+EndpointId = Annotated[str, typer.Argument(help="Id of the endpoint, as `endpoints list` shows it.")]
+ScheduleId = Annotated[str, typer.Argument(help="Id of the schedule, as `schedules list` shows it.")]
 
 _ENDPOINT = ("id", "name", "channel", "address", "events", "state", "pending", "parked")
 _SCHEDULE = ("id", "name", "when", "zone", "owner", "state", "next")
@@ -28,7 +28,7 @@ def list_endpoints(domain: OfDomain = "", as_json: AsJson = False, data: Data = 
 
 @endpoints_app.command("add")
 def add_endpoint(
-    name: Annotated[str, typer.Argument(help="A name for people.")],
+    name: Annotated[str, typer.Argument(help="Name that people see.")],
     address: Annotated[str, typer.Argument(help="The https address, or a mail address with --channel mail.")],
     events: Annotated[str, typer.Option(help="Event kinds with commas: wait.created,turn.failed.")],
     channel: Annotated[str, typer.Option(help="webhook, slack, teams, feishu, dingtalk, wecom or mail.")] = "webhook",
@@ -113,7 +113,9 @@ def add_schedule(
     name: Annotated[str, typer.Argument(help="A name, unique in the domain.")],
     prompt: Annotated[str, typer.Argument(help="The message that is sent.")],
     domain: Domain,
-    cron: Annotated[str, typer.Option(help="Five cron fields: '0 7 * * MON'; without it, a webhook fires it.")] = "",
+    cron: Annotated[
+        str, typer.Option(help="Five cron fields: '0 7 * * MON'; without them, a webhook starts the prompt.")
+    ] = "",
     zone: Annotated[str, typer.Option(help="Time zone: Europe/Berlin.")] = "UTC",
     role: Annotated[str, typer.Option(help="Id of the role that answers.")] = "",
     tools: Annotated[str, typer.Option(help="Tools that run without approval, with commas.")] = "",

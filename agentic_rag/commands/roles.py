@@ -57,7 +57,7 @@ def check_roles(
         str,
         typer.Argument(
             help="Id of a domain, or a folder: a workspace or any folder with role files. "
-            "What exists as a folder here is one; write it as ./NAME to be sure.",
+            "If a folder has this name, the folder is meant. ./NAME is always a folder.",
         ),
     ],
     data: Data = None,
@@ -122,7 +122,7 @@ async def _put_role(client: "ServerClient", path: str, body: Json) -> Json:
 def export_skill(
     domain: Domain,
     role: Role,
-    folder: Annotated[Path, typer.Argument(help="Where the skill's folder is made.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Folder in which to create the skill.")] = Path(),
     data: Data = None,
     url: Url = None,
 ) -> None:

@@ -16,7 +16,7 @@ from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, s
 secrets_app = typer.Typer(help="Set, list and delete secrets of a domain; rotate the key.", no_args_is_help=True)
 
 Domain = Annotated[str, typer.Argument(help="Id of the domain.")]
-Name = Annotated[str, typer.Argument(help="Its name, as ${NAME} uses it.")]
+Name = Annotated[str, typer.Argument(help="Name of the secret, as ${NAME} uses it.")]
 
 
 @secrets_app.command("set")

@@ -11,9 +11,9 @@ from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, table
 sources_app = typer.Typer(help="Sources of documents: MCP servers, folders and websites.", no_args_is_help=True)
 
 Domain = Annotated[str, typer.Option("--domain", help="Id of the domain.", show_default=False)]
-SourceId = Annotated[str, typer.Argument(help="Its id, as `sources list` shows it.")]
+SourceId = Annotated[str, typer.Argument(help="Id of the source, as `sources list` shows it.")]
 SourceName = Annotated[str, typer.Argument(help="A name, unique in the domain.")]
-Label = Annotated[list[str] | None, typer.Option("--label", help="A label of its documents; may be repeated.")]
+Label = Annotated[list[str] | None, typer.Option("--label", help="Label of the documents; repeatable.")]
 Exclude = Annotated[list[str] | None, typer.Option(help="A pattern of addresses to leave out; may be repeated.")]
 Every = Annotated[int, typer.Option("--every", help="Minutes between two runs.")]
 Grace = Annotated[int, typer.Option("--grace", help="Hours until the document of a missing item is removed.")]
@@ -152,7 +152,7 @@ def list_items(
 def remove_source(
     source: SourceId,
     domain: Domain,
-    documents: Annotated[str, typer.Option(help="What happens to its documents: keep or delete.", show_default=False)],
+    documents: Annotated[str, typer.Option(help="Keep or delete the documents of the source.", show_default=False)],
     data: Data = None,
     url: Url = None,
 ) -> None:

@@ -121,7 +121,7 @@ def downgrade(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data: Data = None,
 ) -> None:
-    """Restore the database from before an upgrade, for the version of that time. Stop every server first.
+    """Restore the database that an upgrade saved, for the version before it. Stop every server first.
 
     The command prints what will be lost, and backs up the current database first.
     """

@@ -82,12 +82,12 @@ def list_budgets(as_json: AsJson = False, data: Data = None, url: Url = None) ->
 
 @budgets_app.command("set")
 def set_budget(
-    scope: Annotated[ScopeName, typer.Argument(help="Whose: of a domain, a user or a key.")],
-    subject: Annotated[str, typer.Argument(help="Its id or name; '*': each of them has it for itself.")],
+    scope: Annotated[ScopeName, typer.Argument(help="Kind of the subject: domain, user or key.")],
+    subject: Annotated[str, typer.Argument(help="Id or name of the subject; '*': a separate budget for each.")],
     unit: Annotated[UnitName, typer.Argument(help="The unit of the limit. Money needs AGENTIC_RAG_PRICES.")],
     period: Annotated[PeriodName, typer.Argument(help="The period, which starts at midnight UTC.")],
-    hard: Annotated[str | None, typer.Option(help="Beyond it calls are refused.")] = None,
-    soft: Annotated[str | None, typer.Option(help="Beyond it a turn says so.")] = None,
+    hard: Annotated[str | None, typer.Option(help="Above this limit, model calls are refused.")] = None,
+    soft: Annotated[str | None, typer.Option(help="Above this limit, each turn shows a warning.")] = None,
     as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
@@ -107,7 +107,7 @@ def set_budget(
 
 @budgets_app.command("remove")
 def remove_budget(
-    budget_id: Annotated[str, typer.Argument(help="Its id, as `budgets list` shows it.")],
+    budget_id: Annotated[str, typer.Argument(help="Id of the budget, as `budgets list` shows it.")],
     data: Data = None,
     url: Url = None,
 ) -> None:

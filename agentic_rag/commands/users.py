@@ -16,7 +16,9 @@ Grants = Annotated[
     list[str] | None,
     typer.Option("--grant", help="DOMAIN=member, DOMAIN=author or DOMAIN=admin; repeatable."),
 ]
-Operator = Annotated[bool | None, typer.Option("--operator/--no-operator", help="Whether they may do everything.")]
+Operator = Annotated[
+    bool | None, typer.Option("--operator/--no-operator", help="Let the user do everything, or no longer.")
+]
 Display = Annotated[str | None, typer.Option("--display-name", help="The name that is shown.")]
 
 

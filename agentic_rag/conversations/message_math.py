@@ -73,7 +73,8 @@ def formula_html(latex: str, *, display: bool, block: bool) -> str:
             return _source(latex, block=block)
         upright = _UPRIGHT.sub(r"\\text{\1}", latex)
         tree = Converter(display="block" if display else "inline").convert_to_element(upright)
-        markup = "".join(_write(tree))
+        _space_functions(tree)
+        markup = "".join(_write(tree, display=display))
     except Exception:  # the library raises errors of many kinds for LaTeX that it does not understand
         return _source(latex, block=block)
     return f'<div class="formula">{markup}</div>\n' if block else markup
@@ -92,14 +93,45 @@ def _source(latex: str, *, block: bool) -> str:
     return f'<pre><code class="language-latex">{code}</code></pre>\n' if block else f"<code>{code}</code>"
 
 
-def _write(element: Element) -> Iterator[str]:
-    """Write an element of the library's tree. Its texts contain character references, which are resolved once."""
+def _space_functions(tree: Element) -> None:
+    """Put a thin space between the name of a function and its neighbours, as TeX does: "2 sin t", not "2sint".
+
+    The library writes a name as an identifier, to which MathML gives no space. Operators have their own space.
+    """
+    for parent in [*tree.iter()]:
+        if parent.tag in _CHILDREN:
+            continue
+        children = [*parent]
+        for number in range(len(children) - 1, 0, -1):
+            pair = children[number - 1 : number + 1]
+            if any(map(_is_function, pair)) and all(child.tag != "mo" for child in pair):
+                parent.insert(number, Element("mspace", width="0.167em"))
+
+
+def _is_function(element: Element) -> bool:
+    if element.tag in ("msub", "msup", "msubsup") and len(element):
+        return _is_function(element[0])
+    text = element.text or ""
+    return element.tag == "mi" and len(text) > 1 and text.isascii() and text.isalpha()
+
+
+def _has_limit(element: Element) -> bool:
+    """Return whether an element is an operator such as "lim" or "max" with an index."""
+    return element.tag == "msub" and len(element) > 0 and element[0].tag == "mo" and (element[0].text or "").isalpha()
+
+
+def _write(element: Element, *, display: bool) -> Iterator[str]:
+    """Write an element of the library's tree. Its texts contain character references, which are resolved once.
+
+    In a displayed formula, the index of "lim" is below it. The library always writes it beside.
+    """
+    tag = "munder" if display and _has_limit(element) else element.tag
     is_known = element.tag in ELEMENTS
     # The library builds incomplete elements for incomplete LaTeX, which browsers show as errors.
     if len(element) != _CHILDREN.get(element.tag, len(element)):
         raise ValueError(f"{element.tag} has {len(element)} parts")
     if is_known:
-        yield f"<{element.tag}"
+        yield f"<{tag}"
         for name, value in element.attrib.items():
             allowed = ATTRIBUTES.get(name)
             if allowed is not None and allowed.fullmatch(value):
@@ -108,11 +140,11 @@ def _write(element: Element) -> Iterator[str]:
     if element.text:
         yield html.escape(html.unescape(element.text))
     for child in element:
-        yield from _write(child)
+        yield from _write(child, display=display)
         if child.tail:
             yield html.escape(html.unescape(child.tail))
     if is_known:
-        yield f"</{element.tag}>"
+        yield f"</{tag}>"
 
 
 def add_formulas(parser: MarkdownIt, mark: re.Pattern[str]) -> None:

@@ -193,7 +193,7 @@ def _read_header(cells: Sequence[str]) -> list[str]:
                 "header", f"the column {cell.strip()[:200]!r} is unknown. Known columns: {column_names}."
             )
         if name in names:
-            raise InvalidInput("header", f"the column {name!r} is there twice.")
+            raise InvalidInput("header", f"the column {name!r} is listed twice.")
         names.append(name)
     if "question" not in names:
         raise InvalidInput("header", f"the column 'question' is missing. Known columns: {', '.join(COLUMNS)}.")

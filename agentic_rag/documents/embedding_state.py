@@ -246,9 +246,7 @@ class EmbeddingState:
         except EmbeddingError as exc:
             self.note_failure(str(exc))
             raise
-        if self.state == "failing":
-            self._is_ready()
-        self.outcomes.note_success(time.time())
+        self._note_success()
         return vectors
 
     async def embed_query(self, text: str) -> list[float]:
@@ -270,7 +268,7 @@ class EmbeddingState:
         except EmbeddingError as exc:
             self.note_failure(str(exc))
             raise
-        self.outcomes.note_success(time.time())
+        self._note_success()
         return vector
 
     def forget_dimension(self) -> None:
@@ -300,6 +298,12 @@ class EmbeddingState:
             if len(vector) != self._dimension:
                 change = f"its vectors had {self._dimension} dimensions and now have {len(vector)}"
                 raise EmbedderFailed(self.name, f"{change}; re-index the documents to continue")
+
+    def _note_success(self) -> None:
+        """Record a success, which ends a failure."""
+        if self.state == "failing":
+            self._is_ready()
+        self.outcomes.note_success(time.time())
 
     def _is_ready(self) -> None:
         self.state, self.reason, self.progress, self._rests_until = "ready", None, None, 0.0

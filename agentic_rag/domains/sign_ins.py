@@ -357,7 +357,7 @@ class SignIns:
     # -- renewal ------------------------------------------------------------------------------------------------
 
     async def _renew(self, spec: LaunchSpec, expired: SignInAccount) -> SignInAccount | None:
-        """Return the account with a renewed token, or unchanged if no token can be had without a person.
+        """Return the account with a renewed token, or unchanged if only a person can get a new one.
 
         Returns None if the account was removed and a person has to sign in again.
 

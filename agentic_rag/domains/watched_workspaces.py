@@ -189,7 +189,7 @@ class WatchedWorkspaces:
             with folder.descriptor() as opened:
                 self._add(watched, opened, mask)
         if not Folder(workspace).entries():
-            raise OSError("the end of an empty folder may be told late")
+            raise OSError("the system may report the removal of an empty folder late")
 
     def _add(self, watched: _WatchedWorkspace, opened: int, mask: int) -> None:
         """Watch an open folder. The user of the watch is registered before its events can be read."""

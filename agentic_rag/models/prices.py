@@ -165,7 +165,7 @@ def read_prices(path: Path | None) -> Prices:
     except (OSError, UnicodeDecodeError) as exc:
         raise BadConfiguration(SETTING, f"{path} cannot be read: {exc}") from exc
     try:
-        # `json` rather than `orjson`: only its hooks keep decimals exact and see a name that is there twice.
+        # `json` rather than `orjson`: only its hooks keep decimals exact and see a name that is listed twice.
         form = read_form(PricesForm, json.loads(text, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_once))
     except json.JSONDecodeError as exc:
         raise BadConfiguration(SETTING, f"{path}, line {exc.lineno}: this is no JSON: {exc.msg}.") from exc
@@ -173,7 +173,7 @@ def read_prices(path: Path | None) -> Prices:
         # The parser names no line for a duplicate; the last line with the name is most likely the second entry.
         lines = [number for number, line in enumerate(text.splitlines(), 1) if json.dumps(exc.name) in line]
         line = lines[-1] if lines else 1
-        raise BadConfiguration(SETTING, f"{path}, line {line}: {exc.name} is there twice.") from exc
+        raise BadConfiguration(SETTING, f"{path}, line {line}: {exc.name} is listed twice.") from exc
     except RecursionError as exc:
         raise BadConfiguration(SETTING, f"{path}, line 1: it is nested too deep.") from exc
     except InvalidInput as exc:

@@ -60,7 +60,7 @@ def check_headers(headers: dict[str, str]) -> dict[str, str]:
         if lower in _OF_THE_ADAPTER:
             raise ValueError(f"{name!r} cannot be given: each request has its own")
         if lower in checked:
-            raise ValueError(f"{name!r} is there twice: upper and lower case are the same")
+            raise ValueError(f"{name!r} is listed twice (upper and lower case do not matter)")
         checked[lower] = value
     return checked
 

@@ -219,7 +219,7 @@ async def call_tool(
 async def resume_task(
     session: ClientSession, task_id: str, relay: Relay, answered: InputRound | None = None
 ) -> types.CallToolResult | InputRound:
-    """Follow a task that an earlier attempt of this call began, after its questions were answered if it had any."""
+    """Follow a task that an earlier attempt of this call began. Its questions, if any, have been answered."""
     if answered is not None:
         await remote_tasks.update(session, task_id, answered.responses)
     try:

@@ -146,7 +146,7 @@ class Term(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """The factor of its weight that a passage loses by lacking the word."""
+        """The share of its weight that a passage without the word loses, 0..1."""
         if self.is_name:
             return NAME
         if self.is_modifier:

@@ -116,5 +116,5 @@ class HttpEmbedder:
             rows = sorted(answer["data"], key=lambda row: row["index"])
             vectors = [[float(number) for number in row["embedding"]] for row in rows]
         except (KeyError, TypeError, ValueError, OverflowError) as exc:
-            raise EmbedderFailed(self.name, "the endpoint's answer has not the shape of /embeddings") from exc
+            raise EmbedderFailed(self.name, "the endpoint's answer does not have the shape of /embeddings") from exc
         return check_vectors(self.name, "the endpoint", vectors, count)

@@ -165,8 +165,8 @@ async def test_the_code_is_bound_to_this_sign_in_by_pkce_and_to_this_browser_by_
         ({"nbf": 9_999_999_999}, "not valid yet"),
         ({"nonce": "of-another-sign-in"}, "another sign-in"),
         ({"nonce": None}, "another sign-in"),
-        ({"sub": ""}, "whose it is"),
-        ({"sub": 7}, "whose it is"),
+        ({"sub": ""}, "names no user"),
+        ({"sub": 7}, "names no user"),
     ],
 )
 def test_a_token_with_another_audience_or_expired_is_refused(claims: Claims, message: str) -> None:

@@ -174,7 +174,7 @@ async def test_no_route_shows_or_changes_another_tenants_data(tmp_path: Path, ro
             elif rule.allow == "operator":
                 assert response.status_code == 403, (method, path)
             else:
-                assert template in LISTS, f"{template} has no id and no rule: say who may use it"
+                assert template in LISTS, f"{template} has no id in its path: add it to LISTS, and say who may use it"
                 is_elsewhere = (method, template) == ("POST", "/api/conversation")  # in a domain of another tenant
                 answers = (422,) if is_elsewhere else (SIGNING_IN.get(template, 200), 201)
                 assert response.status_code in answers, (method, path)

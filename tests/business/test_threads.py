@@ -107,7 +107,7 @@ async def test_a_hanging_read_delays_no_caller_and_occupies_its_place(disk: Even
     while len(started) < 2:  # a job whose thread has not started in time occupies no slot
         with pytest.raises(WorkspaceUnavailable, match=r"a read did not end within 0\.01 s|2 other operations"):
             await threads.read("one", hang)
-    with pytest.raises(WorkspaceUnavailable, match="2 other operations in it do not end"):
+    with pytest.raises(WorkspaceUnavailable, match="2 earlier operations on it have not ended"):
         await threads.read("one", sum, (1, 2))
     assert threads.owners == {"one"}
     disk.set()

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from playwright.async_api import FilePayload, Route, expect
 
-from agentic_rag.testing.steps import Cite, Say, Step, Use
+from agentic_rag.testing.steps import Cite, Say, Step, Use, use
 from tests.access.tenants import as_operator
 from tests.console.axe import check_accessible
 from tests.console.people import sign_in
@@ -99,3 +99,24 @@ async def test_an_unreadable_attachment_has_a_chinese_reason_too_and_can_be_remo
         await expect(rows).to_have_count(0)
         assert not list((desk.rig.settings.data / "payloads").iterdir())
         assert (await desk.rig.ok("GET", "/api/conversations"))["items"] == []
+
+
+async def test_a_cited_row_stands_below_the_name_of_its_file_and_a_refusal_names_the_file_once(tmp_path: Path) -> None:
+    steps = use("search_documents", query="rate of the Cormorant"), Step((Say("It is 45.", (Cite(0, 2),)),))
+    async with console(tmp_path, *steps) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        await desk.rig.upload(domain, "rates.csv", b"boat,rate\nAlbatross,90\nCormorant,45\n")
+        await desk.goto(f"#/chat/{domain}")
+        await page.get_by_label("Message", exact=True).fill("What is the rate?")
+        await page.keyboard.press("Enter")
+        name, table = page.locator(".source-name"), page.locator(".source-tables")
+        await expect(table).to_contain_text("45")
+        name_box, table_box = await name.bounding_box(), await table.bounding_box()
+        assert name_box is not None
+        assert table_box is not None
+        assert name_box["y"] + name_box["height"] <= table_box["y"], "the table stands beside the name"
+        broken = FilePayload(name="broken.pdf", mimeType="application/pdf", buffer=b"no document")
+        await page.locator(".composer input[type=file]").set_input_files([broken])
+        reason = page.get_by_role("list", name="Attached files").get_by_role("alert")
+        await expect(reason).to_contain_text("The file is not a readable PDF")
+        await expect(reason).not_to_contain_text("broken.pdf")

@@ -128,15 +128,17 @@ async def test_the_step_line_counts_recalled_memories_and_text_follows_its_direc
     engram = {"content": "Tea at four", "schema": "tea time", "strength": 1, "type": "ATOMIC"}
     remember = use("promptx_remember", role="assistant", engrams=[engram])
     recall = Step(tuple(Use("promptx_recall", {"role": "assistant", "query": word}) for word in ("tea", "time")))
+    recall = Step((Use("promptx_action", {"role": "assistant"}), *recall.blocks))
     no_memories = use("promptx_recall", role="researcher", query="tea")
     arabic = say("الشاي في الرابعة.\n\n> اقتباس\n\n- نعم\n\n| a | b |\n|---|---|\n| " + "z" * 90 + " | c |\n")
     async with console(tmp_path, remember, recall, arabic, no_memories, say("No."), size=(390, 780)) as desk:
         page = desk.page
         await desk.rig.domain(subRoleIds=["researcher"])
         await desk.goto()
+        steps = "Recalled 1 memory · took on a role · used Remember · "
         await ask(page, "متى الشاي؟")
         await wait_for_answers(page)
-        await expect(page.locator(".steps-words")).to_contain_text("Recalled 1 memory · used Remember · ")
+        await expect(page.locator(".steps-words")).to_contain_text(steps)
         await expect(page.locator(".prose blockquote")).to_have_css("direction", "rtl")
         for part in (".prose p", ".prose ul", ".question-text"):
             await expect(page.locator(part).first).to_have_css("direction", "rtl")
@@ -144,7 +146,11 @@ async def test_the_step_line_counts_recalled_memories_and_text_follows_its_direc
         assert await cell.evaluate("(at) => at.scrollWidth <= at.clientWidth"), "a long word leaves its cell"
         await page.reload()
         await wait_for_answers(page)
-        await expect(page.locator(".steps-words")).to_contain_text("Recalled 1 memory · used Remember · ")
+        await expect(page.locator(".steps-words")).to_contain_text(steps)
+        await page.get_by_role("button", name="Conversations", expanded=False).click()
+        await expect(page.locator(".chat-list")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.locator(".chat-list")).to_be_hidden()
         await ask(page, "And the other?")
         await wait_for_answers(page, 2)
         await expect(page.locator(".steps-words").last).to_contain_text("Found no memories")
@@ -302,12 +308,15 @@ async def test_a_queued_question_survives_a_reload_and_a_refused_retry_adds_noth
         await ask(page, "And slowly?")
         await slow.reached.wait()
         await ask(page, "And then?")
+        note = page.locator(".answer-line:visible")
+        await expect(note).to_have_text("Waits for the answer before it")
         questions = ["Which colour?", "And slowly?", "And then?"]
         await expect(page.locator(".question-text")).to_have_text(questions)
         async with page.expect_response(lambda response: "/messages?" in response.url):
             sockets[-1].send(json.dumps({"type": "resync", "conversationId": conversation}))
         await expect(page.locator(".question-text")).to_have_text(questions)
         await expect(page.locator('.turns[aria-busy="false"] .turn')).to_have_count(3)
+        await expect(note).to_have_text("Waits for the answer before it")
         slow.until.set()
         await wait_for_answers(page, 3)
         await expect(page.locator(".question-text")).to_have_text(questions)

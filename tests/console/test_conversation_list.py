@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
+import anyio
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from agentic_rag.base.errors import ModelError
 from agentic_rag.testing.scripted import Stalled
@@ -157,6 +158,9 @@ async def test_a_new_conversation_offers_questions_and_sends_the_one_that_is_cho
         await expect(questions).to_have_count(0)
         await page.keyboard.press("Alt+n")
         await expect(questions).to_have_count(2)
+        await page.get_by_label("Search conversations").focus()
+        await page.keyboard.press("Alt+n")
+        await expect(composer).to_be_focused()
 
 
 @pytest.mark.nightly("the list and its search are used every time")
@@ -188,3 +192,29 @@ async def test_a_conversation_is_exported_and_shared_from_its_menu(tmp_path: Pat
         response = await shared.reload()
         assert response is not None
         assert response.status == 404
+
+
+async def test_a_slow_page_shows_lines_and_a_list_that_cannot_be_loaded_offers_another_try(tmp_path: Path) -> None:
+    release = anyio.Event()
+
+    async def hold(route: Route) -> None:
+        await release.wait()
+        await route.continue_()
+
+    async def fail(route: Route) -> None:
+        await route.fulfill(status=503, json={"error": {"code": "STORAGE_UNAVAILABLE", "message": "No database."}})
+
+    async with console(tmp_path) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        await desk.rig.conversation(domain, title="Filters")
+        await page.route("**/api/domains", hold)
+        await page.route("**/api/conversations?*", fail)
+        await desk.goto()
+        await expect(page.locator("main .skeleton")).to_be_visible()
+        release.set()
+        again = page.locator(".chat-list").get_by_role("button", name="Try again")
+        await expect(again).to_be_visible()
+        await expect(page.locator("main > .page .skeleton")).to_have_count(0)
+        await page.unroute("**/api/conversations?*")
+        await again.click()
+        await expect(page.locator(".conversation")).to_have_text(re.compile("Filters"))

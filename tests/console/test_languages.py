@@ -12,6 +12,7 @@ import pytest
 
 from agentic_rag.app import application
 from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.server.web_files import FOLDER
 from mcp_servers.promptx.lint import lint
 from mcp_servers.retriever.errors import DocumentCode
@@ -73,6 +74,16 @@ async def test_used_and_translated_keys_are_the_same() -> None:
     assert not unused, unused
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+async def test_each_setting_that_the_page_shows_has_a_label_and_a_group(language: str) -> None:
+    elsewhere = {"mcpServers", "adoptRole"}  # a page of its own, and internal
+    shown = {str(field.alias) for field in DomainSettings.model_fields.values()} - elsewhere
+    labelled = {key.removeprefix("settings.label.") for key in words(language, "settings")}
+    assert shown - labelled <= {"evaluation"}, "a group of fields without a label of its own"
+    grouped = (FOLDER / "domain" / "settings-fields.js").read_text(encoding="utf-8").split("export const GROUPS")[1]
+    assert not {key for key in shown if f'"{key}"' not in grouped.split("];")[0]}
+
+
 def error_codes(of: type[AgenticRagError] = AgenticRagError) -> Iterator[str]:
     """Yield the code of each error class whose code is fixed."""
     for subclass in of.__subclasses__():
@@ -85,9 +96,10 @@ async def test_each_error_code_has_a_chinese_text() -> None:
     assert application.__name__ in sys.modules  # imports every module that declares an error
     text = (FOLDER / "errors" / "zh.js").read_text(encoding="utf-8")
     codes = re.findall(r"^  ([A-Z_]+): (?:\[?\")", text.split("export const notFound")[0], re.MULTILINE)
-    assert codes == sorted(set(codes)), "codes once each, in order"
+    misplaced = [code for code, before in zip(codes[1:], codes, strict=False) if code <= before]
+    assert not misplaced, f"errors/zh.js: sort the codes, each once; these are not in order: {misplaced}"
     codes_needed = {*error_codes(), *get_args(DocumentCode)}
-    assert codes_needed <= {*codes}, codes_needed - {*codes}
+    assert codes_needed <= {*codes}, f"errors/zh.js has no text of {codes_needed - {*codes}}"
 
 
 BROKEN_ROLE = """<Role who="x">

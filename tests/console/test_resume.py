@@ -95,7 +95,7 @@ async def test_a_network_loss_in_mid_answer_shows_a_quiet_notice_and_loses_nothi
             await ask(page, "Tell me")
             await expect(page.locator(".answer .prose")).to_contain_text("Sentence 18")
             await relay.cut()
-            await expect(page.locator(".chat-line")).to_contain_text("Connection lost.")
+            await expect(page.locator(".chat-line")).to_contain_text("The answer continues on the server.")
             gate.set()
             await page.get_by_label("Message", exact=True).fill("And more?")
             relay.mend()
@@ -119,7 +119,7 @@ async def test_a_message_sent_without_a_network_arrives_once_when_it_returns(tmp
             await relay.cut()
             await ask(page, "Two")
             await expect(page.locator('.turn[data-status="sending"]')).to_be_visible()
-            await expect(page.locator(".chat-line")).to_contain_text("Connection lost.")
+            await expect(page.locator(".chat-line")).to_have_text("Connection lost. Reconnecting …")
             relay.mend()
             await expect(page.locator(".answer .prose")).to_have_text(["First.", "Second."])
             conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]

@@ -130,7 +130,9 @@ async def test_a_missing_model_folder_is_reported_and_searches_continue(tmp_path
         assert (await search(rig, domain, "automobile"))["mode"] == "lexical"
 
 
-async def test_the_dense_leg_returns_when_its_failing_endpoint_answers_again(tmp_path: Path) -> None:
+async def test_the_dense_leg_returns_when_its_failing_endpoint_answers_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endpoint = Endpoint()
     async with endpoint.running():
         endpoint.status = 400
@@ -150,10 +152,15 @@ async def test_the_dense_leg_returns_when_its_failing_endpoint_answers_again(tmp
             assert (await read_health(rig))["embedder"]["state"] == "ready"
             assert endpoint.keys == {"Bearer sk-embed"}
             endpoint.status = 400
+            monkeypatch.setattr("agentic_rag.documents.embedding_state.REST_SECONDS", 0.0)
             answer = await search(rig, domain, "automobile")
             assert answer["mode"] == "lexical"
             assert answer["hits"]
             assert "status 400" in answer["note"]
+            assert (await read_health(rig))["embedder"]["mode"] == "failing"
+            endpoint.status = 200
+            await wait_until(lambda: search(rig, domain, "automobile"), lambda answer: answer["mode"] == "hybrid")
+            assert "mode" not in (await read_health(rig))["embedder"], "a search that succeeds ends the failure"
 
 
 async def test_invalid_vector_numbers_cost_only_the_dense_leg(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_the_operators_file_overrides_table_and_service(tmp_path: Path) -> None:
         ('[models."m"]\nheaders = { a = "c\\nd" }', "models.m.headers: 'a' is no header"),
         ('[models."m"]\nheaders = { a = " c" }', "models.m.headers: 'a' is no header"),
         ('[models."m"]\nheaders = { a = 1 }', "models.m.headers.a"),
-        ('[models."m"]\nheaders = { a = "1", A = "2" }', "models.m.headers: 'A' is there twice"),
+        ('[models."m"]\nheaders = { a = "1", A = "2" }', "models.m.headers: 'A' is listed twice"),
         ('[models."m"]\nheaders = { Content-Type = "x" }', "models.m.headers: 'Content-Type' cannot be given"),
         ('[model."m"]', "model:"),
         ("[models", "is no TOML"),

@@ -6,6 +6,7 @@ import email
 import email.policy
 import hashlib
 import hmac
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from email.message import EmailMessage
@@ -23,7 +24,7 @@ from agentic_rag.access.users import LOCAL
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.reach.endpoints import EndpointForm
-from agentic_rag.reach.messages import NotificationText, describe, messenger_body, messenger_url
+from agentic_rag.reach.messages import _TITLES, NotificationText, describe, messenger_body, messenger_url
 from agentic_rag.reach.sending import MailRelay
 from agentic_rag.store.deliveries import DeliveryState
 from agentic_rag.store.endpoints import SERVER, Channel, EventKind
@@ -32,6 +33,20 @@ from tests.reach.receiver import Receiver, outbox, run_sender
 EVIL = "*bold* [click](https://evil.example) <https://evil.example|here> <!channel> # `x` @all\r\nBcc: x@y.z"
 LINK = "https://rag.example.org/api/answers/x.y.z"
 MESSENGERS = [Channel.SLACK, Channel.TEAMS, Channel.FEISHU, Channel.DINGTALK, Channel.WECOM]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_kind_of_event_has_a_title_and_is_offered_and_documented() -> None:
+    kinds = {kind.value for kind in EventKind}
+    assert {kind.value for kind in _TITLES} == kinds
+    page = ROOT.joinpath("agentic_rag/server/web/notifications/endpoints.js").read_text("utf-8")
+    (offered,) = re.findall(r"^const EVENTS = \[(.*)\];$", page, re.MULTILINE)
+    assert {*re.findall(r'"(.*?)"', offered)} == kinds
+    documentation = ROOT.joinpath("docs/notifications.md").read_text("utf-8")
+    first_cells = re.findall(r"^\| (`[a-z_]+\..*?) \|", documentation, re.MULTILINE)
+    assert {*re.findall("`(.*?)`", " ".join(first_cells))} == kinds
 
 
 def notice_of(**fields: Any) -> NotificationText:

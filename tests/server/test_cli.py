@@ -1,6 +1,7 @@
 """The command line as a user sees it: real processes, exit codes, one plain line for each error."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -73,6 +74,9 @@ def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
         assert "missing.md: cannot be read" in failed_ingest.stderr
         refused_ingest = run(tmp_path, "ingest", domain, "program.exe")
         assert (refused_ingest.returncode, refused_ingest.stderr.count("program.exe")) == (1, 1), refused_ingest.stderr
+        (tmp_path / "broken.pdf").write_bytes(b"no document")
+        broken_ingest = run(tmp_path, "ingest", domain, "broken.pdf")
+        assert (broken_ingest.returncode, broken_ingest.stderr.count("broken.pdf")) == (1, 1), broken_ingest.stderr
         handbook = tmp_path / "handbook"
         (handbook / ".git").mkdir(parents=True)
         (handbook / "pump.md").write_text("# Pump\n\nIt holds twelve bar.")
@@ -80,6 +84,7 @@ def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
         (handbook / "photo.heic").write_bytes(b"x")
         (handbook / "gone.md").symlink_to("nowhere")
         (handbook / ".hidden.md").write_text("x")
+        shutil.copy(tmp_path / "handbook" / "pump.md", tmp_path / "handbook" / "pump copy.md")
         skipped_ingest = run(tmp_path, "ingest", domain, "handbook")
         assert skipped_ingest.returncode == 3, skipped_ingest.stderr
         assert (
@@ -89,6 +94,7 @@ def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
         assert "photo.heic: skipped, files ending in '.heic' are not read" in skipped_ingest.stderr
         assert "gone.md: skipped, it is a link that leads nowhere" in skipped_ingest.stderr
         assert "Hidden files and folders skipped: 2" in skipped_ingest.stderr
+        assert "pump.md: has the same content as pump copy.md, so it was not added again" in skipped_ingest.stderr
         assert "pump.md: skipped" not in skipped_ingest.stderr
         labelled_ingest = run(tmp_path, "ingest", domain, "note.md", "--label", "hr files", "--label", "board")
         assert labelled_ingest.returncode == 0, labelled_ingest.stderr

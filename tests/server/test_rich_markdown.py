@@ -84,6 +84,10 @@ def test_long_code_and_code_in_unknown_languages_have_no_colours() -> None:
         ("First\n$$a+b$$\nthen", '<p>First</p>\n<div class="formula">'),
         (r"$\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}$", "<mtable><mtr><mtd><mn>1</mn></mtd>"),
         (r"$\text{if } x < y$", "<mo>&lt;</mo>"),
+        (r"$2 \sin^2 t$", '</mn><mspace width="0.167em"></mspace><msup><mi>sin</mi><mn>2</mn></msup><mspace width='),
+        (r"$\ln(x)$", '<mi>ln</mi><mo stretchy="false">('),
+        ("$$\\lim_{t} t$$", "<munder><mo>lim</mo>"),
+        (r"$\lim_{t} t$", "<msub><mo>lim</mo>"),
     ],
 )
 def test_formulas_are_mathml(text: str, expected: str) -> None:

@@ -59,7 +59,7 @@ async def test_a_folder_with_a_long_name_keeps_its_slot(tmp_path: Path) -> None:
         (bundle(manifest=change_server(type="uv")), "is none of node, python, binary"),
         (bundle(manifest=change_server(entry_point="server/other.js")), "names no file of the bundle"),
         (bundle(manifest=change_config(command="sh")), "has to be node"),
-        (bundle(manifest=change_config(args=["-e", "1"])), "nothing else of the bundle is run"),
+        (bundle(manifest=change_config(args=["-e", "1"])), "the only file of the bundle that is run"),
         (bundle(manifest=change_config(args=["${__dirname}/server/index.js", "${user_config.api_key}"])), "is secret"),
         (bundle(manifest=change_config(args=["${__dirname}/server/index.js", "${HOME}/x"])), "that is declared"),
         (bundle(manifest=change_config(env={"NODE_OPTIONS": "-r x"})), "load or run another"),

@@ -102,7 +102,7 @@ def test_names_precede_patterns_and_long_patterns_precede_short_ones(tmp_path: P
         (GOOD.replace("0.30", "NaN"), "models.claude-sonnet-5-5.0.cacheRead: a number is expected"),
         (GOOD.replace("0.30", '"much"'), "models.claude-sonnet-5-5.0.cacheRead: "),
         (GOOD.replace("15}", "15,}"), "line 4: this is no JSON"),
-        (GOOD.replace("gpt-5-mini", "gpt-5*"), "line 9: gpt-5* is there twice"),
+        (GOOD.replace("gpt-5-mini", "gpt-5*"), "line 9: gpt-5* is listed twice"),
         ("[" * 100_000, "line 1: it is nested too deep"),
         ("[]", "prices.json: "),
     ],

@@ -69,7 +69,7 @@ def check_claims(claims: Claims, expected: Expected, now: float) -> None:
     _check_times(claims, now)
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= MAX_TEXT:
-        raise Unauthenticated("This token does not say whose it is.")
+        raise Unauthenticated("This token names no user (claim sub).")
     if expected.nonce is not None:
         nonce = claims.get("nonce")
         if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), expected.nonce.encode()):

@@ -49,7 +49,7 @@ class Groups(Generic[L]):
         return self._number
 
     def due(self) -> list[L]:
-        """Return the logs to settle with the next record."""
+        """Return the logs whose events have been in records for longest, to write as rows with the next record."""
         due = []
         for log, oldest in self._oldest.items():
             if oldest > self._number - GROUPS:

@@ -267,7 +267,8 @@ def read_stops(call: ChatCall) -> tuple[str, ...]:
     """Return the texts before which a chat completion ends.
 
     Raises:
-        InvalidInput: one is empty or too long, there are too many, or the answer would be stored without the cut.
+        InvalidInput: a text is empty or too long, there are too many texts, or the conversation is stored: it would
+            keep the text after the stop.
     """
     if call.stop is None or call.stop == []:
         return ()
@@ -323,7 +324,7 @@ def _refuse(refused: Iterable[tuple[str, bool, str]]) -> None:
             raise InvalidInput(name, problem)
 
 
-_KEPT = "not for stored conversations, which hold texts: leave `store` and the conversation out."
+_KEPT = "not possible in stored conversations, which keep whole answers: leave out `store` and the conversation."
 
 
 def _read_form(path: str, kind: object, schema: object) -> JsonSchema | None:
@@ -378,7 +379,7 @@ def _read_function(path: str, tool: Any, others: Iterable[ClientFunction]) -> Cl
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidInput(f"{path}.name", f"{str(name)[:80]!r}: 1 to 64 letters, digits, `_` and `-` are expected.")
     if any(other.name == name for other in others):
-        raise InvalidInput(f"{path}.name", f"{name!r} is there twice.")
+        raise InvalidInput(f"{path}.name", f"{name!r} is listed twice.")
     if description is not None and not isinstance(description, str):
         raise InvalidInput(f"{path}.description", "a text is expected.")
     if parameters is not None and not isinstance(parameters, Mapping):

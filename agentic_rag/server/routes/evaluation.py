@@ -380,7 +380,7 @@ class EvaluationRoutes:
 
     @route("POST", RUNS, status=202, errors=[InvalidInput])
     async def start(self, domain: str, body: NewRun) -> Redacted[RunAnswer]:
-        """Start a run of the domain as it is. One run of a tier is at work at a time; others wait."""
+        """Start a run of the domain as it is. Only one run of a tier is active at a time; others wait."""
         settings = await self._gate.settings(domain)
         answers = body.tier == "answers"
         wish = RunWish(

@@ -77,4 +77,4 @@ def _show_all(entries: Sequence[FeedbackRecord]) -> list[GivenFeedback]:
 
 
 def _show(record: FeedbackRecord) -> GivenFeedback:
-    return GivenFeedback(record.id, record.rating, record.reason, record.created_at)
+    return answer_from(GivenFeedback, record, message_id=record.id, user_id=None)

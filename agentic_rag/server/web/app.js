@@ -21,7 +21,7 @@ import { loadErrorTexts } from "./errors/text.js";
 import { chooseLanguage, language, languages, loadWords, storeChoice, t } from "./i18n.js";
 import { icon } from "./icons.js";
 import { keepSignedIn, presence, signOut, takeRefusal, useTicket } from "./session.js";
-import { announce, button, emptyState, menu, toast, toastError } from "./ui.js";
+import { announce, button, emptyState, menu, skeleton, toast, toastError } from "./ui.js";
 
 /** The pages. `path`: what follows `#/`, with `:name` for a segment, `:name?` for one that may be missing and `*name`
  * for the rest; the first that fits is shown. `load`: its module, which exports
@@ -128,6 +128,8 @@ function match(wanted, segments) {
   return segments.length > wanted.length ? null : params;
 }
 
+const SLOW = 400; // milliseconds
+
 const ROLES = ["member", "author", "admin"];
 
 /** What pages get. `user`: as GET /api/auth says it. */
@@ -227,7 +229,8 @@ async function route() {
     const [module] = await loadAll(match.page.load(), loadWords(match.page.words), loadStyle(match.page.style));
     if (ownTurn !== turn) return;
     const main = freshMain(match.page); // now, so that the old page stays until the new one can be drawn
-    const left = await module.show(main, { params: match.params, app });
+    const stop = fillIfSlow(main);
+    const left = await module.show(main, { params: match.params, app }).finally(stop);
     const ends = typeof left === "function" ? { leave: left } : (left ?? {});
     if (ownTurn !== turn) await ends.leave?.();
     else shown = { page: match.page, leave: ends.leave ?? null, update: ends.update ?? null };
@@ -244,6 +247,12 @@ async function route() {
       }),
     );
   }
+}
+
+/** Show lines in place of a page that stays empty for long, as behind a slow network. Returns what stops the wait. */
+function fillIfSlow(main) {
+  const timer = setTimeout(() => main.hasChildNodes() || replace(main, h("div", { class: "page" }, skeleton(5))), SLOW);
+  return () => clearTimeout(timer);
 }
 
 function mark(page) {
@@ -393,9 +402,10 @@ async function begin() {
   document.getElementById("skip").textContent = t("shell.skip");
   document.getElementById("skip").addEventListener("click", skipToContent);
   document.getElementById("toasts").setAttribute("aria-label", t("shell.notifications"));
+  const stop = fillIfSlow(main);
   await useTicket().catch(toastError);
   const refusal = takeRefusal();
-  let user = await presence();
+  let user = await presence().finally(stop);
   if (user.name === null) {
     app = new App(user);
     app.setTitle(t("shell.signIn"));

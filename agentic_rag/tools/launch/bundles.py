@@ -240,7 +240,9 @@ class McpbManifest:
         if command is not None and command not in _KINDS[kind]:
             raise ValueError(f"server.mcp_config.command has to be {' or '.join(_KINDS[kind])}")
         if args and args[0] not in (_INSIDE + entry, entry):
-            raise ValueError(f"server.mcp_config.args begins with {_INSIDE}{entry}: nothing else of the bundle is run")
+            raise ValueError(
+                f"server.mcp_config.args has to begin with {_INSIDE}{entry}, the only file of the bundle that is run"
+            )
         return (_KINDS[kind][0] if kind == "node" else "python3", entry), args[1:]
 
     def _read_env(self, config: Mapping[str, object]) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -40,7 +40,7 @@ class SignInProblem(AgenticRagError, code="SIGN_IN_FAILED", status=502, facts=("
 
 
 class NoSignIn(SignInProblem):
-    """A server publishes no metadata of a sign-in, and the usual addresses of one do not work."""
+    """A server publishes no sign-in metadata, and the default sign-in addresses do not work."""
 
 
 class SignInSilent(SignInProblem, code="SIGN_IN_UNREACHABLE", status=504, retryable=True):

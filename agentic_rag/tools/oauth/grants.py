@@ -110,7 +110,7 @@ async def register_client(web: Web, place: ProtectedResource, redirect: str) -> 
     """
     if place.metadata.registration_endpoint is None:
         host = urlsplit(place.issuer).hostname
-        raise SignInProblem(f"{host} registers no clients by itself: an admin sets oauth.clientId in the entry")
+        raise SignInProblem(f"{host} does not register clients: an admin has to set oauth.clientId in the entry")
     offered = place.metadata.token_endpoint_auth_methods_supported or ["client_secret_basic"]
     usable = [method for method in ("client_secret_basic", "client_secret_post", "none") if method in offered]
     method: Any = usable[0] if usable else "none"

@@ -493,7 +493,7 @@ async def _lock(path: Path | None) -> "AsyncIterator[tuple[int, ...]]":
         end = anyio.current_time() + LOCK_SECONDS
         while not _is_locked(descriptor):
             if anyio.current_time() > end:
-                raise ServerElsewhere(path.name, "the last process of it has not ended yet")
+                raise ServerElsewhere(path.name, "its previous process has not ended yet")
             await anyio.sleep(LOCK_LOOK_SECONDS)
         yield (descriptor,)
     finally:

@@ -12,10 +12,11 @@ const KINDS = { ready: "ok", failed: "bad" };
 const pathOf = (conversationId) => `/api/conversations/${encodeURIComponent(conversationId)}/attachments`;
 
 /** Return why a file was refused. The server's list of all endings is too long for a line below the file. */
-const reasonOf = (error) =>
-  error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ")
-    ? t("chat.fileUnsupported")
-    : errorText(error);
+const reasonOf = (error, name) => {
+  if (error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ")) return t("chat.fileUnsupported");
+  const text = errorText(error).replace(`${name}: `, ""); // the row names the file already
+  return text.charAt(0).toUpperCase() + text.slice(1);
+};
 
 /** The attached files. `conversation()` resolves to the id of the conversation they belong to; `onchange()`: a file has
  * come further; `onempty()`: a person removed the last one. `isBusy`: one is on its way still; `ready`: those that a
@@ -131,7 +132,7 @@ export class AttachedFiles {
           this.#change(
             item,
             isRefused
-              ? { isRefused, status: "failed", reason: reasonOf(answer.error) }
+              ? { isRefused, status: "failed", reason: reasonOf(answer.error, item.name) }
               : { ...answer, notes: answer.notes ?? [] },
           );
         },

@@ -13,6 +13,7 @@ import { h, loadStyle, oncePerFrame, replace } from "../dom.js";
 import { draft } from "../drafts.js";
 import { inWords } from "../errors/text.js";
 import { loadWords, t } from "../i18n.js";
+import { icon } from "../icons.js";
 import { ENDS, emptyTurn, newKey, reduce, textOf } from "../stream.js";
 import { announce, button, emptyState, field, openDialog, skeleton, textarea, toast, toastError } from "../ui.js";
 import { OlderMessages } from "./older.js";
@@ -281,7 +282,20 @@ export class ConversationView {
       turn.note.hidden = Boolean(turn.view);
     }
     this.dirty.clear();
+    for (const turn of this.turns) if (!turn.view) this.#drawNote(turn);
     this.#follow();
+  }
+
+  /** Say below a question without an answer whether it is on its way to the server or waits behind a running turn. */
+  #drawNote(turn) {
+    const isQueued = Boolean(turn.question.messageId && this.running);
+    if (isQueued === turn.isQueued) return;
+    turn.isQueued = isQueued;
+    replace(
+      turn.note,
+      isQueued ? icon("wait", 14) : h("span", { class: "spinner" }),
+      t(isQueued ? "chat.queued" : "chat.sending"),
+    );
   }
 
   // Stored turns
@@ -343,7 +357,7 @@ export class ConversationView {
     };
     turn.questionPart = new QuestionPart(around);
     turn.answerPart = new AnswerPart(around);
-    turn.note = h("p", { class: "answer-line" }, h("span", { class: "spinner" }), t("chat.sending"));
+    turn.note = h("p", { class: "answer-line" });
     turn.element = h("article", { class: "turn" }, turn.questionPart.element, turn.note, turn.answerPart.element);
     return turn;
   }

@@ -162,6 +162,15 @@ export class ConversationList {
       this.end.observe(this.sentinel);
       if (isFirst) for (const { name } of folders) if (this.#isOpen(name)) await this.#fill(name);
     } catch (error) {
+      if (isFirst && asked === this.asked && !this.items.length)
+        replace(
+          this.list,
+          h(
+            "div",
+            { class: "conversations-none" },
+            button(t("shell.tryAgain"), { kind: "quiet", icon: "retry", onclick: () => this.reload() }),
+          ),
+        );
       toastError(error);
     }
   }

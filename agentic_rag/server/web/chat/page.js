@@ -68,6 +68,7 @@ class ChatPage {
         icon: "side",
         compact: true,
         class: "button button-quiet button-compact chat-side-button",
+        "aria-expanded": "false",
         onclick: () => this.#toggleList(),
       }),
       this.title,
@@ -134,7 +135,7 @@ class ChatPage {
     const isOld = () => asked !== this.asked; // the reader went on, or left
     await this.#loadParts(conversation);
     if (isOld()) return;
-    this.main.querySelector(".chat")?.classList.remove("chat-listed");
+    this.#toggleList(false);
     let domainId = domain;
     if (!domainId) domainId = this.domains.find((domain) => domain.id === keptDomain())?.id ?? this.domains[0].id;
     const chosen =
@@ -412,11 +413,15 @@ class ChatPage {
   }
 
   #go(domainId) {
-    this.app.navigate(domainId ? `#/chat/${domainId}` : "#/chat");
+    const address = domainId ? `#/chat/${domainId}` : "#/chat";
+    if (location.hash === address) this.composer.focus(); // a new conversation is open already
+    this.app.navigate(address);
   }
 
-  #toggleList() {
-    this.main.querySelector(".chat").classList.toggle("chat-listed");
+  /** Show or hide the list where it covers the conversation. `shown` undefined: the other of the two. */
+  #toggleList(shown) {
+    const isShown = this.main.querySelector(".chat")?.classList.toggle("chat-listed", shown);
+    this.head.firstChild.setAttribute("aria-expanded", String(Boolean(isShown)));
   }
 
   #items() {
@@ -476,13 +481,11 @@ class ChatPage {
   }
 
   #key(event) {
-    if (
-      event.key === "Escape" &&
-      this.composer.running &&
-      !document.querySelector("dialog[open], [popover]:popover-open, .source-column") &&
-      !event.defaultPrevented
-    )
-      this.#stop();
+    const isCovered = document.querySelector("dialog[open], [popover]:popover-open");
+    if (event.key !== "Escape" || event.defaultPrevented || isCovered) return;
+    // On a phone the list covers the conversation.
+    if (this.main.querySelector(".chat-listed")) this.#toggleList(false);
+    else if (this.composer.running && !document.querySelector(".source-column")) this.#stop();
   }
 
   // The connection
@@ -499,7 +502,7 @@ class ChatPage {
   #onState(state) {
     if (state === "lost") {
       this.wasLost = true;
-      this.#say(t("chat.lost"));
+      this.#say(t(this.view?.running ? "chat.lost" : "chat.lostIdle"));
     } else if (state === "open" && this.wasLost) {
       this.wasLost = false;
       this.#say(t("chat.back"), 6);

@@ -294,15 +294,15 @@ export class AnswerPart {
           agesOf(places[0].each),
         ),
         h("div", { class: "source-chips" }, places.map(chip)),
-      ),
-      tables.length > 0 &&
-        h(
-          "div",
-          { class: "source-tables" },
-          tables.map(({ each: table }) =>
-            rowsTable(table.table, t("chat.openSource", { number: table.number, name: table.documentName })),
+        tables.length > 0 &&
+          h(
+            "div",
+            { class: "source-tables" },
+            tables.map(({ each: table }) =>
+              rowsTable(table.table, t("chat.openSource", { number: table.number, name: table.documentName })),
+            ),
           ),
-        ),
+      ),
     );
   }
 
@@ -507,9 +507,9 @@ function stepsParts(shown) {
   const delegates = of((name) => name === "delegate").length;
   if (delegates) parts.push(t("chat.did.delegated", { count: delegates }));
   if (of((name) => name === "ask_user").length) parts.push(t("chat.did.asked"));
-  const others = of(
-    (name) => !["search_documents", "promptx_recall", "delegate", "ask_user"].includes(name) && !READS.has(name),
-  );
+  if (of((name) => name === "promptx_action").length) parts.push(t("chat.did.role"));
+  const named = ["promptx_action", "search_documents", "promptx_recall", "delegate", "ask_user"];
+  const others = of((name) => !named.includes(name) && !READS.has(name));
   const names = [...new Set(others.map(({ item }) => toolTitle(item.name, item.server)))];
   if (names.length > 2) parts.push(t("chat.did.usedMany", { count: names.length }));
   else if (names.length) parts.push(t("chat.did.used", { tools: names.join(", ") }));

@@ -24,7 +24,7 @@ export const GROUPS = [
     ],
   ],
   ["start", ["starters"]],
-  ["tools", ["toolPolicy", "mcpApps", "askUser", "variables"]],
+  ["tools", ["toolPolicy", "mcpApps", "askUser", "answerLinks", "variables"]],
   ["limits", ["maxSteps", "turnTimeoutSeconds", "toolTimeoutSeconds", "contextTokens", "contextMessages"]],
   ["memory", ["memoryScope", "memory", "keepConversationsDays"]],
   ["evaluation", ["evaluation"]],
@@ -70,7 +70,10 @@ const numberHint = ({ minimum, maximum }) => {
 const camel = (word) => word.replace(/-(\w)/g, (_, letter) => letter.toUpperCase());
 const labelOf = (key) => (hasWords(`settings.label.${key}`) ? t(`settings.label.${key}`) : key);
 const hintOf = (key) => (hasWords(`settings.hint.${key}`) ? t(`settings.hint.${key}`) : "");
-const wordOf = (value) => (hasWords(`settings.value.${value}`) ? t(`settings.value.${value}`) : String(value));
+const wordOf = (value) => {
+  const key = `settings.value.${camel(String(value))}`;
+  return hasWords(key) ? t(key) : String(value);
+};
 
 /** Return a setting's field: with `read()` (null: as the default says), `write(value)`, `setError`, and `key`.
  * `roles`: those of the domain. `onchange()` follows each change. */

@@ -109,7 +109,7 @@ export const codes = {
   STORAGE_UNAVAILABLE: "暂时无法写入：{message}",
   TOOLS_CHANGED: ["“{server}”的工具在此期间又有变化。请重新查看。", "工具在此期间又有变化。请重新查看。"],
   TOO_MANY_MCP_SERVERS: ["MCP 服务器“{server}”未启动：此知识域已运行 {limit} 个。", "运行的 MCP 服务器太多。"],
-  TURN_BUDGET_EXCEEDED: ["这一轮已用 {used} 个 token，上限为 {limit}。", "这一轮用完了允许的 token。"],
+  TURN_BUDGET_EXCEEDED: ["这一轮已用 {used} 个词元，上限为 {limit}。", "这一轮用完了允许的词元。"],
   TURN_IN_PROGRESS: "正在回答。请等待完成，或先停止。",
   UNAUTHENTICATED: "需要登录：{message}",
   USER_ERASING: "正在清除此用户。请再次清除以完成。",

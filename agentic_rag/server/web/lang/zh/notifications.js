@@ -30,7 +30,7 @@ export default {
   "notifications.linksHint": "持有链接的人都可以答复。请仅用于您自己的地址。",
   "notifications.mailAddress": "邮件地址",
   "notifications.maxFailures": "连续失败多少次后暂停",
-  "notifications.maxTokens": "每次运行的令牌数",
+  "notifications.maxTokens": "每次运行的词元数",
   "notifications.maxTokensHint": "留空表示不单独限制。",
   "notifications.name": "名称",
   "notifications.next": "下次运行",

@@ -345,7 +345,7 @@ export default {
   "operator.toDay": "到",
   "operator.toMapping": "查看映射",
   "operator.toReindex": "待重建的集合",
-  "operator.tokens": "令牌数",
+  "operator.tokens": "词元数",
   "operator.tokensCacheRead": "读取缓存",
   "operator.tokensCacheWrite": "写入缓存",
   "operator.tokensInput": "输入",
