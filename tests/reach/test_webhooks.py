@@ -11,8 +11,9 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from agentic_rag.access.users import LOCAL
 from agentic_rag.base.json_form import to_json, to_text
-from agentic_rag.reach.endpoints import EndpointTarget
+from agentic_rag.reach.endpoints import EndpointChange, EndpointTarget
 from agentic_rag.store import deliveries, secrets
 from agentic_rag.store.deliveries import DeliveryState, Event
 from agentic_rag.store.endpoints import SERVER, EventKind
@@ -309,6 +310,23 @@ async def test_after_a_rotation_both_secrets_sign(tmp_path: Path) -> None:
         stale = {**headers, "webhook-timestamp": str(int(headers["webhook-timestamp"]) - timedelta(hours=1).seconds)}
         with pytest.raises(WebhookVerificationError):
             Webhook(new).verify(body, stale)
+
+
+async def test_a_rotation_and_a_new_address_at_the_same_time_both_count(tmp_path: Path) -> None:
+    async with outbox(tmp_path) as box:
+        endpoint, secret = await box.add("https://old.example/")
+        for number in range(5):
+            url, secrets = f"https://new.example/{number}", [secret]
+
+            async def rotate(secrets: list[str] = secrets) -> None:
+                secrets.append(await box.endpoints.rotate(SERVER, endpoint))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(rotate)
+                tasks.start_soon(box.endpoints.change, LOCAL, SERVER, endpoint, EndpointChange(url=url))
+            target = await box.endpoints.target(await box.endpoint(endpoint))
+            old, secret = secrets
+            assert (target.url, target.secret, target.old_secret) == (url, secret, old)
 
 
 @pytest.mark.attack(kind="web")
