@@ -78,7 +78,7 @@ from agentic_rag.evaluation.cases import Cases
 from agentic_rag.evaluation.gate import ChangeGate
 from agentic_rag.evaluation.judging import AnswerJudge
 from agentic_rag.evaluation.retrieval import RetrievalTier
-from agentic_rag.evaluation.runs import Runs
+from agentic_rag.evaluation.runs import SILENT_SECONDS, Runs
 from agentic_rag.evaluation.score_batches import LOOK_SECONDS as SCORING_SECONDS
 from agentic_rag.evaluation.score_batches import ScoreBatches
 from agentic_rag.evaluation.suggestions import Suggestions
@@ -426,6 +426,9 @@ async def _begin_work(
     workers.repeat("writing context lines", lines, LINES_SECONDS, at_once=True)
     workers.repeat("scoring answers in batches", scoring, SCORING_SECONDS, at_once=True)
     workers.repeat("starting nightly evaluations", nightly, NIGHTLY_SECONDS, at_once=False)
+    if machinery.cluster is not None:  # without other servers, only a start finds trials of a dead process
+        settling = exclusive.job("settling trials", business.gate.settle_abandoned)
+        workers.repeat("settling trials", settling, SILENT_SECONDS, at_once=False)
 
 
 def _begin_notifications(
