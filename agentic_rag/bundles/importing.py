@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -58,7 +57,7 @@ from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.case_records import form_of, merge_cases, store_cases
 from agentic_rag.domains.domains import DomainDraft, Domains
 from agentic_rag.domains.file_history import FileHistory
-from agentic_rag.domains.notification_records import BundledNotifications, merge_notifications, missing_names
+from agentic_rag.domains.notification_records import BundledNotifications, merge_notifications, notifications_to_add
 from agentic_rag.domains.vault import Vault
 from agentic_rag.roles.roles import Roles
 from agentic_rag.store import context_lines, documents, evaluation, imports
@@ -163,14 +162,19 @@ class Imports:
             owner = self._owners.of(user.id, draft.change.settings)
             await anyio.to_thread.run_sync(bring_memories, received.files, built, owner)
             cases = [Difference("case", _title_of(case), "add") for case in described.cases]
-            timed = _new_notifications(described.notifications)
-            differences = [*compare_records(None, draft.record), *_additions(received), *cases, *timed]
+            notifications = await self._notifications_to_add(domain_id, described)
+            differences = [
+                *compare_records(None, draft.record),
+                *_additions(received),
+                *cases,
+                *_new_notifications(notifications),
+            ]
             if not choice.dry_run:
                 await self._place_new(user, received, draft, described)
             change_notes = [
                 *notes,
                 *described.case_notes,
-                *described.notifications.notes,
+                *notifications.notes,
                 *await self._findings(built if choice.dry_run else Path(draft.record.workspace)),
             ]
             return self._report(
@@ -295,19 +299,26 @@ class Imports:
             raise BundleBindsSecrets(tuple(binding.to_json() for binding in bindings))
         await self._check_documents(received, overlay.documents, domain_id, overlay.removed, overlay.same)
         cases = await self._compare_cases(domain_id, described, remove_others=choice.remove_others)
-        names = await self._db.read(lambda conn: missing_names(conn, domain_id, described.notifications))
-        timed = _new_notifications(described.notifications, *names)
-        differences = [*compare_records(record, draft.record), *overlay.differences, *cases, *timed]
+        notifications = await self._notifications_to_add(domain_id, described)
+        differences = [
+            *compare_records(record, draft.record),
+            *overlay.differences,
+            *cases,
+            *_new_notifications(notifications),
+        ]
         owner = self._owners.of(user.id, draft.change.settings)
         await self._threads.run(domain_id, check_memories, received.files, Path(record.workspace), owner)
         if not choice.dry_run:
             notes += await self._bring_over(
                 user, received, draft, overlay, described, remove_cases=choice.remove_others
             )
-        notes += [*described.case_notes, *described.notifications.notes]
+        notes += [*described.case_notes, *notifications.notes]
         confirm = [(binding.server, name) for binding in bindings for name in binding.secrets]
         findings = [*notes, *await self._findings(Path(record.workspace))]
         return self._report(choice, domain_id, draft, differences, findings, withheld, secrets.keys(), confirm)
+
+    async def _notifications_to_add(self, domain_id: str, described: DescribedDomain) -> BundledNotifications:
+        return await self._db.read(lambda conn: notifications_to_add(conn, domain_id, described.notifications))
 
     async def _compare_cases(
         self, domain_id: str, described: DescribedDomain, *, remove_others: bool
@@ -486,15 +497,6 @@ def _state(server: str, name: str, secret_names: Collection[str], confirm: Colle
     return "set" if name in secret_names else "missing"
 
 
-class Named(Protocol):
-    """An entry with a name that is unique in its domain."""
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        ...
-
-
 def expected_labels(
     received: Received, described: DescribedDomain, draft: DomainDraft
 ) -> list[documents.ExpectedLabelsRecord]:
@@ -550,23 +552,12 @@ def _is_unknown(exc: BaseException) -> bool:
     return isinstance(exc, (StorageUnavailable, anyio.get_cancelled_exc_class()))
 
 
-def _new_notifications(
-    bundled: BundledNotifications,
-    endpoints: set[str] | None = None,
-    schedules: set[str] | None = None,
-    sources: set[str] | None = None,
-) -> list[Difference]:
-    """Return the endpoints, schedules and sources that an import adds: all, or those with these names."""
-    parts: list[tuple[str, Sequence[Named], set[str] | None]] = [
-        ("endpoint", bundled.endpoints, endpoints),
-        ("schedule", bundled.schedules, schedules),
-        ("source", bundled.sources, sources),
-    ]
+def _new_notifications(added: BundledNotifications) -> list[Difference]:
+    """Return the differences that the added endpoints, schedules and sources make."""
     return [
-        Difference(kind, item.name, "add")  # type: ignore[arg-type]
-        for kind, listed, names in parts
-        for item in listed
-        if names is None or item.name in names
+        *(Difference("endpoint", endpoint.name, "add") for endpoint in added.endpoints),
+        *(Difference("schedule", schedule.name, "add") for schedule in added.schedules),
+        *(Difference("source", source.name, "add") for source in added.sources),
     ]
 
 

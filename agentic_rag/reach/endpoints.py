@@ -24,13 +24,11 @@ from agentic_rag.store import deliveries, domains, endpoints, secrets
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState, Event
-from agentic_rag.store.endpoints import SERVER, Channel, EndpointRecord, EventKind
+from agentic_rag.store.endpoints import MAX_ENDPOINTS, SERVER, Channel, EndpointRecord, EventKind
 from agentic_rag.store.secrets import SecretRecord
 from agentic_rag.tools.launch.addresses import AddressRules
 from agentic_rag.tools.transports.network import url_problem
 
-MAX_ENDPOINTS = 20
-"""Maximum endpoints of a domain, and of the server."""
 OLD_SECRET_SECONDS = 24 * 3600.0
 """How long messages are also signed with the secret before a rotation."""
 SECRET_BYTES = 32

@@ -51,12 +51,18 @@ from agentic_rag.store import endpoints, schedules, secrets
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import later, new_id, now, seconds_of
 from agentic_rag.store.database import Database
-from agentic_rag.store.schedules import FIRING_PREFIX, CatchUp, FiringRecord, FiringResult, FiringState, ScheduleRecord
+from agentic_rag.store.schedules import (
+    FIRING_PREFIX,
+    MAX_SCHEDULES,
+    CatchUp,
+    FiringRecord,
+    FiringResult,
+    FiringState,
+    ScheduleRecord,
+)
 
 log = logging.getLogger(__name__)
 
-MAX_SCHEDULES: Final = 50
-"""Maximum schedules of a domain."""
 MAX_WAITING: Final = 1_000
 """Maximum firings of one schedule that wait for their run."""
 MAX_BODY: Final = 32 * 1024

@@ -11,6 +11,9 @@ import pytest
 
 from agentic_rag.access.users import LOCAL
 from agentic_rag.commands.doctor import examine
+from agentic_rag.store.endpoints import MAX_ENDPOINTS
+from agentic_rag.store.schedules import MAX_SCHEDULES
+from agentic_rag.store.sources import MAX_SOURCES
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig
 
@@ -416,3 +419,29 @@ async def test_a_bundle_of_the_former_zip_writer_is_imported_with_the_same_files
         await rig.taken_up(imported["domainId"])
         second_export = await export(rig, imported["domainId"], memories="true")
         assert members_of(second_export) == members_of(data)
+
+
+async def test_a_bundle_adds_notifications_up_to_the_limits_of_a_domain(tmp_path: Path) -> None:
+    endpoint = {"channel": "webhook", "events": ["turn.failed"]}
+    schedule = {"cron": "0 6 * * *", "prompt": "Hi"}
+    source = {"website": {"urls": ["https://example.org/"]}}
+    bundled = {
+        noun: [{"name": f"{noun} {number}", **fields} for number in range(limit)]
+        for noun, fields, limit in (
+            ("endpoints", endpoint, MAX_ENDPOINTS + 1),
+            ("schedules", schedule, MAX_SCHEDULES + 1),
+            ("sources", source, MAX_SOURCES + 1),
+        )
+    }
+    data = pack({**plain(), "notifications.json": json.dumps(bundled).encode()})
+    async with Rig(tmp_path) as rig:
+        existing = await rig.domain()
+        hook = {"name": "Mine", "url": "https://hooks.invalid/", "events": ["turn.failed"]}
+        await rig.ok("POST", f"/api/domains/{existing}/endpoints", hook)
+        for domain, left_out in ((None, 3), (existing, 4)):
+            report = await (bring(rig, data) if domain is None else bring_over(rig, domain, data))
+            notes = [note for note in report["findings"] if "is left out: a domain has at most" in str(note)]
+            assert len(notes) == left_out
+            path = f"/api/domains/{report['domainId']}"
+            counts = [len((await rig.ok("GET", f"{path}/{noun}"))["items"]) for noun in bundled]
+            assert counts == [MAX_ENDPOINTS, MAX_SCHEDULES, MAX_SOURCES]
