@@ -22,7 +22,7 @@ from agentic_rag.base.errors import NotFound, StorageError, StorageFull
 from agentic_rag.store import engrams, memories
 from agentic_rag.store.columns import BigInt
 from agentic_rag.store.database import Database
-from agentic_rag.store.engrams import CannotReplace, EngramInsert, EngramLesson, MemoryName, TooMany
+from agentic_rag.store.engrams import CannotReplace, EngramInsert, EngramLesson, MemoryName, NewerNumber, TooMany
 from agentic_rag.store.memories import EngramRecord
 from agentic_rag.store.raw_tables import Work
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable, UnknownReplaced
@@ -37,6 +37,7 @@ from mcp_servers.promptx.ledger import (
     Engram,
     Ledger,
     Lesson,
+    NewerEngrams,
     Tip,
     Which,
     file_lock,
@@ -164,23 +165,25 @@ class DatabaseLedger:
         """Return a no-op context: rows after the tip are excluded by number, so no transaction is held."""
         return nullcontext()
 
-    def insert(self, new: Sequence[Engram], limit: int | None = None) -> int:
-        return self._store(new, limit, superseding=False)
+    def insert(self, new: Sequence[Engram], limit: int | None = None, after: int | None = None) -> int:
+        return self._store(new, limit, after, superseding=False)
 
-    def replace(self, new: Sequence[Engram], limit: int | None = None) -> int:
-        return self._store(new, limit, superseding=True)
+    def replace(self, new: Sequence[Engram], limit: int | None = None, after: int | None = None) -> int:
+        return self._store(new, limit, after, superseding=True)
 
-    def _store(self, new: Sequence[Engram], limit: int | None, *, superseding: bool) -> int:
+    def _store(self, new: Sequence[Engram], limit: int | None, after: int | None, *, superseding: bool) -> int:
         records = [EngramInsert(_record(engram), engram.cues) for engram in new]
 
         def work(conn: Connection) -> int:
-            added = engrams.insert(conn, self._name, records, limit)
+            added = engrams.insert(conn, self._name, records, limit, after)
             if superseding:
                 engrams.supersede(conn, self._name, [record.record for record in records])
             return added
 
         try:
             return self._stock.write(self._folder, work)
+        except NewerNumber as exc:
+            raise NewerEngrams from exc
         except TooMany as exc:
             raise MemoryFull(self._folder.path, limit or 0) from exc
         except CannotReplace as exc:
@@ -199,7 +202,7 @@ class DatabaseLedger:
         return EMPTY if tip is None else Tip(*tip)
 
     def newest_row(self) -> int:
-        return self.tip().rowid
+        return self._read(lambda conn: engrams.newest(conn, self._name))
 
     def count_since(self, since: Tip, upto: Tip) -> int | None:
         def work(conn: Connection) -> int | None:
