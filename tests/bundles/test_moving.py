@@ -347,9 +347,9 @@ async def test_an_import_without_space_at_its_end_is_ended_by_the_next_scan(tmp_
         place = f"/api/domains/{domain}/bundle"
         answer = await rig.refused("POST", place, content=pack(members), headers=ZIP)
         assert answer[:2] == (507, "STORAGE_FULL")
-        await rig.application.business.imports.resume()
+        await rig.application.services.imports.resume()
         full.clear()
-        await rig.application.business.imports.resume()
+        await rig.application.services.imports.resume()
         assert members_of(await export(rig, domain)).items() >= {"prompt/02-more.md": b"And kind.\n"}.items()
         assert not any((rig.settings.data / "imports").iterdir())
     assert await examine(rig.settings, False) == []
@@ -375,7 +375,7 @@ async def test_a_link_in_the_target_folder_is_reported_before_any_change(tmp_pat
 async def test_a_file_that_changes_during_an_export_leaves_no_complete_bundle(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
-        bundle = await rig.application.business.exports.prepare(LOCAL, domain, memories=False)
+        bundle = await rig.application.services.exports.prepare(LOCAL, domain, memories=False)
         (rig.settings.workspaces / domain / "documents" / "pump.md").write_bytes(b"# Pump\n\nIt holds 9 litres.\n")
         content = b"".join([piece async for piece in bundle.pieces()])
         assert len(content) < bundle.contents.size
@@ -403,7 +403,7 @@ async def test_a_secret_in_a_users_text_is_not_sent_and_stays_in_the_text(tmp_pa
         manifest["settings"]["variables"]["HOST"] = "other.example"
         members["domain.json"] = json.dumps(manifest).encode()
         await bring_over(rig, domain, pack(members), removeOthers="true", bind="tools")
-        stored_settings = await rig.application.business.directory.settings(domain)
+        stored_settings = await rig.application.services.directory.settings(domain)
         assert stored_settings.variables == {"HOST": "other.example", "SAID": secret}
         items = (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
         assert (rig.settings.workspaces / domain / "prompt" / "02-said.md").read_text() == text

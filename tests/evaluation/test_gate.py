@@ -179,7 +179,7 @@ class LostStore:
 async def test_a_store_that_does_not_answer_during_a_comparison_is_named(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await make_filled_domain(rig)
-        gate = ReindexGate(rig.application.database, rig.application.ground.directory)
+        gate = ReindexGate(rig.application.database, rig.application.parts.directory)
         with pytest.raises(StorageUnavailable, match="the connection was lost"):
             await gate.refusal(LostStore(), domain, f"{collection_of(domain)}@2", adds_lines=False)  # type: ignore[arg-type]
 

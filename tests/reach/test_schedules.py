@@ -290,7 +290,7 @@ async def test_a_change_keeps_the_state_that_a_run_has_stored_meanwhile(tmp_path
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         schedule = await create_schedule(rig, domain)
-        services = rig.application.business
+        services = rig.application.services
         overtaken = OvertakenSchedules(
             rig.application.database, services.directory, services.vault, rig.application.access
         )
@@ -340,7 +340,7 @@ async def test_a_scheduled_time_is_claimed_once_and_starts_one_conversation(tmp_
     async with Rig(tmp_path, say("Done.")) as rig:
         domain = await rig.domain()
         schedule = await create_schedule(rig, domain)
-        record = await rig.application.business.schedules.get(domain, schedule["id"])
+        record = await rig.application.services.schedules.get(domain, schedule["id"])
         firing = schedules.FiringRecord(
             id=new_id("fire"), schedule_id=schedule["id"], domain_id=domain, slot="2026-01-01", created_at=now()
         )
