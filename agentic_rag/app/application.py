@@ -28,8 +28,7 @@ from agentic_rag.access.people import People
 from agentic_rag.app.agent_services import HiddenFromReaders, Services
 from agentic_rag.app.cluster import SharedStore, join_store, open_replica
 from agentic_rag.app.open_store import open_store
-from agentic_rag.backup.jobs import BackupJobs
-from agentic_rag.backup.schedule import ScheduledBackups
+from agentic_rag.backup.jobs import BackupJobs, ScheduledBackups
 from agentic_rag.base import garbage
 from agentic_rag.base.errors import InvalidInput, refused_write
 from agentic_rag.base.redaction import Redactor, redacted_logs
@@ -77,12 +76,12 @@ from agentic_rag.evaluation.answers import AnswerTier
 from agentic_rag.evaluation.cases import Cases
 from agentic_rag.evaluation.gate import ChangeGate
 from agentic_rag.evaluation.judging import AnswerJudge
+from agentic_rag.evaluation.reindex_gate import ReindexGate
 from agentic_rag.evaluation.retrieval import RetrievalTier
 from agentic_rag.evaluation.runs import SILENT_SECONDS, Runs
 from agentic_rag.evaluation.score_batches import LOOK_SECONDS as SCORING_SECONDS
 from agentic_rag.evaluation.score_batches import ScoreBatches
 from agentic_rag.evaluation.suggestions import Suggestions
-from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.models.base import Model, ThinkingMode
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
@@ -112,7 +111,7 @@ from agentic_rag.reach.sending import MailRelay, Sender
 from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.extraction import LOOK_SECONDS, Extraction
 from agentic_rag.roles.memories import Memories
-from agentic_rag.roles.memory_moves import open_shelf
+from agentic_rag.roles.memory_store import open_memory_cache
 from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.skills import Skills
 from agentic_rag.roles.trials import Trials
@@ -564,7 +563,7 @@ async def _open_parts(
     stack.callback(watched_workspaces.close)
     file_history = FileHistory(database, directory, vault, threads)
     payloads = PayloadFiles(settings.data / "payloads")
-    memory_cache = await open_shelf(stack, database)
+    memory_cache = await open_memory_cache(stack, database)
 
     spending = Spending(database, read_prices(settings.prices))
     await spending.release_left()  # before this process makes reservations

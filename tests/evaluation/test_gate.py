@@ -13,7 +13,7 @@ from agentic_rag.base.errors import ModelError, SearchUnavailable, StorageUnavai
 from agentic_rag.commands import evaluate
 from agentic_rag.commands.client import ServerClient
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.evaluation.swap import ReindexGate
+from agentic_rag.evaluation.reindex_gate import ReindexGate
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Step, say, use
 from tests.evaluation.test_runs import QUESTIONS, TOPICS, FullDisk, case, make_filled_domain, run, try_change

@@ -11,7 +11,7 @@ from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.roles.memories import Export
-from agentic_rag.roles.memory_moves import take_all_over
+from agentic_rag.roles.memory_store import take_all_over
 from agentic_rag.store.memories import ENGRAM_CUES, ENGRAMS, MEMORIES
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import say
