@@ -186,6 +186,24 @@ async def test_a_schedule_is_paused_after_failures_with_a_notification_and_enabl
         assert (await wait_for_firings(rig, domain, schedule, 3))[0]["state"] == "done"
 
 
+async def test_a_run_whose_start_fails_unexpectedly_ends_as_failed(tmp_path: Path) -> None:
+    start_count = 0
+
+    def fail(place: str) -> None:
+        nonlocal start_count
+        if place == "schedule.conversation":
+            start_count += 1
+            raise RuntimeError("nobody thought of this")
+
+    async with Rig(tmp_path, failpoint=fail) as rig:
+        domain = await rig.domain()
+        schedule = await create_schedule(rig, domain)
+        await make_due(rig, schedule)
+        (firing,) = await wait_for_firings(rig, domain, schedule)
+        assert (firing["state"], start_count) == ("failed", 1)
+        assert firing["detail"].startswith("INTERNAL_ERROR")
+
+
 @pytest.mark.parametrize(("policy", "states"), [("skip", ["skipped"]), ("once", ["done"]), ("all", ["done"] * 3)])
 async def test_missed_times_are_caught_up_by_setting(tmp_path: Path, policy: str, states: list[str]) -> None:
     steps = [say("Done.")] * states.count("done")
