@@ -143,6 +143,7 @@ class Cases:
             if version is not None and version != before.version:
                 raise VersionConflict(version, before.version)
             after = before if form is None else with_form(before, form)
+            # The version also grows if only the state changes, so that another admin's stale form is refused.
             after = after.replace(state=state or after.state, version=before.version + 1, updated_at=now())
             if after.state is CaseState.ACTIVE and not after.expect:
                 raise InvalidInput("expect", "say what the answer must cite or contain before the case is active.")
