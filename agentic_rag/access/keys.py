@@ -331,6 +331,7 @@ class Access:
         grants_entry = change("user.update", user_id, by="key.create")
 
         def store(conn: Connection) -> None:
+            users.lock(conn)  # otherwise two new keys of a user could each add rights to the same old ones
             for at, domain_id in enumerate(granted):
                 if domains.get(conn, domain_id) is None:
                     raise InvalidInput(f"domains.{at}", f"there is no domain {domain_id!r}.")

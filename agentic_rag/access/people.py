@@ -80,6 +80,7 @@ class People:
         entry = change("user.create", name, operator=operator, grants=initial_grants)
 
         def store(conn: Connection) -> UserRecord:
+            users.lock(conn)
             if users.get(conn, name) is not None:
                 raise InvalidInput("name", f"there is a user {name!r} already.")
             check_grants(conn, initial_grants)
@@ -166,6 +167,7 @@ class People:
         details = {"operator": provided.operator, "grants": dict(provided.grants)}
 
         def store(conn: Connection) -> UserRecord | None:
+            users.lock(conn)  # a page of a new user makes several requests at once
             user = users.by_subject(conn, provided.subject)
             # Anyone can get a token at a public provider; without rights, no row is kept of them.
             if user is None and not provided.operator and not provided.grants:

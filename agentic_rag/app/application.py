@@ -28,8 +28,7 @@ from agentic_rag.access.people import People
 from agentic_rag.app.agent_services import HiddenFromReaders, Services
 from agentic_rag.app.cluster import SharedStore, join_store, open_replica
 from agentic_rag.app.open_store import open_store
-from agentic_rag.backup.jobs import BackupJobs
-from agentic_rag.backup.schedule import ScheduledBackups
+from agentic_rag.backup.jobs import BackupJobs, ScheduledBackups
 from agentic_rag.base import garbage
 from agentic_rag.base.errors import InvalidInput, refused_write
 from agentic_rag.base.redaction import Redactor, redacted_logs
@@ -77,12 +76,12 @@ from agentic_rag.evaluation.answers import AnswerTier
 from agentic_rag.evaluation.cases import Cases
 from agentic_rag.evaluation.gate import ChangeGate
 from agentic_rag.evaluation.judging import AnswerJudge
+from agentic_rag.evaluation.reindex_gate import ReindexGate
 from agentic_rag.evaluation.retrieval import RetrievalTier
-from agentic_rag.evaluation.runs import Runs
+from agentic_rag.evaluation.runs import SILENT_SECONDS, Runs
 from agentic_rag.evaluation.score_batches import LOOK_SECONDS as SCORING_SECONDS
 from agentic_rag.evaluation.score_batches import ScoreBatches
 from agentic_rag.evaluation.suggestions import Suggestions
-from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.models.base import Model, ThinkingMode
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
@@ -112,7 +111,7 @@ from agentic_rag.reach.sending import MailRelay, Sender
 from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.extraction import LOOK_SECONDS, Extraction
 from agentic_rag.roles.memories import Memories
-from agentic_rag.roles.memory_moves import open_shelf
+from agentic_rag.roles.memory_store import open_memory_cache
 from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.skills import Skills
 from agentic_rag.roles.trials import Trials
@@ -173,62 +172,61 @@ LOADING_SECONDS: Final = 60.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """The parts that all others need: the data folder, the database, and access control."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of a process from which its services are made."""
 
     settings: Settings
     folder: DataFolder
     database: Database
-    redactor: Redactor
+    cluster: SharedStore | None
+    """The other servers of the database; None beside a SQLite file."""
+
     access: Access
     key_use: KeyUse
     audit: AuditLog
-    directory: Directory
     vault: Vault
+    redactor: Redactor
+
+    directory: Directory
     file_history: FileHistory
+    watched_workspaces: WatchedWorkspaces
     payloads: PayloadFiles
     threads: DomainThreads
-    watched: WatchedWorkspaces
-    memories: MemoryCache
+
+    chosen_model: ChosenModel
+    model_calls: ModelCalls
     spending: Spending
     counts: Counts | None
     """None if metrics are off."""
     observer: Observer
 
-
-@dataclass(frozen=True, slots=True)
-class Machinery:
-    """The parts that run turns: the model, the document index, the MCP servers and the roles."""
-
-    choice: ChosenModel
-    calls: ModelCalls
     knowledge: Knowledge
     attachments: Attachments
+    roles: Roles
+    memory_cache: MemoryCache
+
     policy: LaunchPolicy
     pool: McpPool
     tool_lists: ToolLists
-    tools: TurnTools
+    turn_tools: TurnTools
     sign_ins: SignInSource
-    roles: Roles
-    title_news: TitleNews
-    naming: Naming
+
     runtime: Runtime
-    cluster: SharedStore | None
-    """The other servers of the database; None beside a SQLite file."""
+    naming: Naming
+    title_news: TitleNews
 
     @property
     def model(self) -> Model:
-        return self.choice.model
+        return self.chosen_model.model
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
     """All parts of one process, created by `open_application`. ``app`` answers requests."""
 
-    ground: Ground
-    machinery: Machinery
-    business: RouteServices
+    parts: Parts
+    services: RouteServices
     doctor: Doctor
     maintenance: Maintenance
     workers: Workers
@@ -237,51 +235,51 @@ class Application:
 
     @property
     def settings(self) -> Settings:
-        return self.ground.settings
+        return self.parts.settings
 
     @property
     def database(self) -> Database:
-        return self.ground.database
+        return self.parts.database
 
     @property
     def access(self) -> Access:
-        return self.ground.access
+        return self.parts.access
 
     def announce(self, url: str) -> None:
         """Publish this process's address in its folder and among the servers of its database."""
         try:
-            self.ground.folder.announce(url, self.access.local_key)
+            self.parts.folder.announce(url, self.access.local_key)
         except OSError as exc:
             refused = refused_write(exc)
             if refused is None:
                 raise
             log.error("the command line does not find this server yet: %s", refused)
-            self.business.health.note_refused(refused.reason)
+            self.services.health.note_refused(refused.reason)
             self.workers.start("telling the command line", partial(self._announce_later, url))
-        if self.machinery.cluster is not None:
-            self.machinery.cluster.members.locate(url)
+        if self.parts.cluster is not None:
+            self.parts.cluster.members.locate(url)
 
     async def _announce_later(self, url: str) -> None:
         while True:
             await anyio.sleep(ANNOUNCE_SECONDS)
             with suppress(OSError):
-                await anyio.to_thread.run_sync(self.ground.folder.announce, url, self.access.local_key)
+                await anyio.to_thread.run_sync(self.parts.folder.announce, url, self.access.local_key)
                 return
 
     def begin(self) -> None:
         """Start the background work of a serving process. Called when the server listens."""
-        self.business.health.begin_loading()
+        self.services.health.begin_loading()
         self.maintenance.begin(self.workers)
-        load = partial(load_what_turns_need, self.machinery.model, self.machinery.pool, self.business.health)
+        load = partial(load_what_turns_need, self.parts.model, self.parts.pool, self.services.health)
         self.workers.start("loading what turns need", load)
         self.workers.start("packing the page", partial(anyio.to_thread.run_sync, self.web_files.pack))
-        look = partial(garbage.look_where_quiet, self.machinery.runtime)
+        look = partial(garbage.look_where_quiet, self.parts.runtime)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 
     async def drain(self, seconds: float) -> int:
         """Wait at most ``seconds`` for running turns. Returns how many are left for the next start to resume."""
-        await self.machinery.naming.stop()
-        cluster, runtime = self.machinery.cluster, self.machinery.runtime
+        await self.parts.naming.stop()
+        cluster, runtime = self.parts.cluster, self.parts.runtime
         return await (runtime.drain(seconds) if cluster is None else cluster.drain(runtime, seconds))
 
 
@@ -342,155 +340,169 @@ async def open_application(
     redactor = Redactor(secrets_of(settings, providers))
     async with AsyncExitStack() as stack:
         folder, database = await open_store(stack, settings, meanwhile, revisions)
-        ground = await _open_ground(
-            stack, settings, folder, database, redactor, serving, first_document_seconds, local_key
+        parts = await _open_parts(
+            stack,
+            settings,
+            folder,
+            database,
+            redactor,
+            chosen_model=_choose_model(settings, providers, model),
+            serving=serving,
+            any_command=any_command,
+            unsandboxed=unsandboxed,
+            first_document_seconds=first_document_seconds,
+            local_key=local_key,
         )
-        policy = _launch_policy(settings, ground.access, any_command, unsandboxed)
-        machinery = await _open_machinery(stack, ground, policy, _choose_model(settings, providers, model))
         backups = ScheduledBackups(settings)
-        business = _make_business(ground, machinery, backups)
-        doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
-        maintenance = _make_maintenance(ground, machinery, business, doctor, scan_seconds)
+        services = _make_services(parts, backups)
+        doctor = Doctor(parts.database, parts.payloads, parts.knowledge.index)
+        maintenance = _make_maintenance(parts, services, doctor, scan_seconds)
         web_files = WebFiles()
-        app = await _open_app(stack, ground, policy, business, dialect, web_files, whole=local_key is None)
+        app = await _open_app(stack, parts, services, dialect, web_files, whole=local_key is None)
         # Entered last, so closed first: no background work uses a part that is closed already.
         workers = await stack.enter_async_context(Workers(IndexFault))
         await maintenance.prepare()
-        workers.start("installing what was approved", business.launch_requests.run)
+        workers.start("installing what was approved", services.launch_requests.run)
         if serving:
-            await business.gate.resume()
-        workers.repeat("evaluating searches", business.gate.work_searches, EVALUATION_SECONDS)
-        workers.repeat("evaluating answers", business.gate.work_answers, EVALUATION_SECONDS)
+            await services.gate.resume()
+        workers.repeat("evaluating searches", services.gate.work_searches, EVALUATION_SECONDS)
+        workers.repeat("evaluating answers", services.gate.work_answers, EVALUATION_SECONDS)
         if serving:
-            await _begin_work(workers, ground, policy, machinery, business)
-            keep_spare = partial(anyio.to_thread.run_sync, ground.folder.keep_spare)
-            maintenance.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
+            await _begin_work(workers, parts, services)
+            keep_spare = partial(anyio.to_thread.run_sync, folder.keep_spare)
+            maintenance.keep_records(workers, parts.access, parts.audit, services.health, keep_spare)
             backups.begin(workers, maintenance.alone)
-            workers.start("backups that were asked for", business.backups.run)
-        yield Application(ground, machinery, business, doctor, maintenance, workers, app, web_files)
+            workers.start("backups that were asked for", services.backups.run)
+        yield Application(
+            parts=parts,
+            services=services,
+            doctor=doctor,
+            maintenance=maintenance,
+            workers=workers,
+            app=app,
+            web_files=web_files,
+        )
 
 
-def _make_maintenance(
-    ground: Ground, machinery: Machinery, business: RouteServices, doctor: Doctor, scan_seconds: float
-) -> Maintenance:
+def _make_maintenance(parts: Parts, services: RouteServices, doctor: Doctor, scan_seconds: float) -> Maintenance:
     return Maintenance(
-        ground.settings,
-        ground.folder.incoming,
-        ExclusiveJobs(ground.database, machinery.runtime.owner),
-        ground.database,
-        ground.directory,
-        business.domains,
-        business.documents,
-        machinery.knowledge,
-        business.deletion,
-        business.imports,
-        business.file_history,
+        parts.settings,
+        parts.folder.incoming,
+        ExclusiveJobs(parts.database, parts.runtime.owner),
+        parts.database,
+        parts.directory,
+        services.domains,
+        services.documents,
+        parts.knowledge,
+        services.deletion,
+        services.imports,
+        services.file_history,
         doctor,
         scan_seconds,
     )
 
 
-async def _begin_work(
-    workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
-) -> None:
+async def _begin_work(workers: Workers, parts: Parts, services: RouteServices) -> None:
     """Start a server's background work."""
-    await _install_in_background(workers, policy, business)
-    workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
-    if machinery.cluster is not None:
+    if parts.policy.installations is not None:  # of entries that are saved from now on, and of earlier approvals
+        workers.start("installing packages", parts.policy.installations.run)
+    await services.launch_requests.take_up()
+    workers.start("ending what a single user allowed", partial(_end_single_use, parts))
+    if parts.cluster is not None:
         # Before turns are resumed: a second server of this name is refused here, and a dead one's turns become free.
-        await machinery.cluster.members.join()
-        if not ground.settings.qdrant_url and len(await machinery.cluster.members.list_alive()) > 1:
+        await parts.cluster.members.join()
+        if not parts.settings.qdrant_url and len(await parts.cluster.members.list_alive()) > 1:
             log.warning("the index needs Qdrant: %s", NEEDS_QDRANT)
-    await machinery.runtime.recover()
-    if machinery.cluster is not None:
-        machinery.cluster.connect(
+    await parts.runtime.recover()
+    if parts.cluster is not None:
+        parts.cluster.connect(
             workers,
-            ground.directory,
-            ground.vault,
-            ground.access,
-            ground.spending,
-            machinery.pool,
-            machinery.tool_lists,
-            machinery.naming,
+            parts.directory,
+            parts.vault,
+            parts.access,
+            parts.spending,
+            parts.pool,
+            parts.tool_lists,
+            parts.naming,
         )
-        machinery.cluster.take_up(workers, machinery.runtime)
-    workers.repeat("releasing reservations", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
-    workers.repeat("naming conversations", machinery.naming.run, NAMING_SECONDS, at_once=False)
-    workers.repeat("proposing memories", business.extraction.run, LOOK_SECONDS, at_once=False)
-    _begin_notifications(workers, ground, policy, machinery, business)
+        parts.cluster.take_up(workers, parts.runtime)
+    workers.repeat("releasing reservations", parts.spending.release_left_behind, LEFT_SECONDS, at_once=False)
+    workers.repeat("naming conversations", parts.naming.run, NAMING_SECONDS, at_once=False)
+    workers.repeat("proposing memories", services.extraction.run, LOOK_SECONDS, at_once=False)
+    _begin_notifications(workers, parts, services)
     # Each of these is one job of all servers of the database, so it runs under a lease.
-    exclusive = ExclusiveJobs(ground.database, machinery.runtime.owner)
-    nightly = exclusive.job("nightly evaluation", business.gate.run_nightly)
-    scoring = exclusive.job("scoring answers", business.scoring.look)
-    lines = exclusive.job("context lines", machinery.knowledge.lines.look)
+    exclusive = ExclusiveJobs(parts.database, parts.runtime.owner)
+    nightly = exclusive.job("nightly evaluation", services.gate.run_nightly)
+    scoring = exclusive.job("scoring answers", services.scoring.look)
+    lines = exclusive.job("context lines", parts.knowledge.lines.look)
     workers.repeat("writing context lines", lines, LINES_SECONDS, at_once=True)
     workers.repeat("scoring answers in batches", scoring, SCORING_SECONDS, at_once=True)
     workers.repeat("starting nightly evaluations", nightly, NIGHTLY_SECONDS, at_once=False)
+    if parts.cluster is not None:  # without other servers, only a start finds trials of a dead process
+        settling = exclusive.job("settling trials", services.gate.settle_abandoned)
+        workers.repeat("settling trials", settling, SILENT_SECONDS, at_once=False)
 
 
-def _begin_notifications(
-    workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
-) -> None:
+def _begin_notifications(workers: Workers, parts: Parts, services: RouteServices) -> None:
     """Start sending notifications, and running schedules and sources.
 
     Raises:
         BadConfiguration: the SMTP relay's settings are malformed.
     """
-    relay = MailRelay.of(ground.settings.smtp_url, ground.settings.mail_from)
-    owner = machinery.runtime.owner
-    sender = Sender(ground.database, ground.vault, policy, business.answer_links, relay, owner)
+    relay = MailRelay.of(parts.settings.smtp_url, parts.settings.mail_from)
+    owner = parts.runtime.owner
+    sender = Sender(parts.database, parts.vault, parts.policy, services.answer_links, relay, owner)
     workers.start("sending notifications", sender.run)
-    firings = Firings(ground.database, ground.access, business.conversations, owner)
+    firings = Firings(parts.database, parts.access, services.conversations, owner)
     workers.start("running schedules", firings.run)
     runs = SourceRuns(
-        ground.database,
-        ground.directory,
-        business.documents,
-        business.sources,
-        ground.access,
-        ground.vault,
-        machinery.pool,
-        machinery.tool_lists,
-        policy,
-        AllowedFolders(ground.settings.source_folders, ground.settings.data),
-        ground.threads,
+        parts.database,
+        parts.directory,
+        services.documents,
+        services.sources,
+        parts.access,
+        parts.vault,
+        parts.pool,
+        parts.tool_lists,
+        parts.policy,
+        AllowedFolders(parts.settings.source_folders, parts.settings.data),
+        parts.threads,
         owner,
     )
     workers.start("running sources", runs.run)
-    alone = ExclusiveJobs(ground.database, owner)
+    alone = ExclusiveJobs(parts.database, owner)
     for name, prune in (
         ("removing old notifications", sender.prune),
         ("removing old runs", firings.prune),
-        ("removing expired authorizations", business.authorizations.prune),
+        ("removing expired authorizations", services.authorizations.prune),
     ):
         workers.repeat(name, alone.job(name, prune), PRUNE_SECONDS)
 
 
 async def _open_app(
     stack: AsyncExitStack,
-    ground: Ground,
-    policy: LaunchPolicy,
-    business: RouteServices,
+    parts: Parts,
+    services: RouteServices,
     dialect: str,
     web_files: WebFiles,
     *,
     whole: bool,
 ) -> Starlette:
     # A client's next connection may reach another worker, which does not know this worker's sessions.
-    door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
-    provider = await _open_provider(stack, ground, business)
+    door = await stack.enter_async_context(McpDoor(services, keeps_sessions=whole))
+    provider = await _open_provider(stack, parts, services)
     return make_app(
-        business,
-        ground.access,
-        ground.audit,
-        _gate(ground, policy, provider, business.authorizations),
+        services,
+        parts.access,
+        parts.audit,
+        _make_gate(parts, provider, services.authorizations),
         door,
         dialect,
         provider=provider,
-        public_url=ground.settings.public_address,
-        root_path=ground.settings.root_path,
-        mcp_sign_in=ground.settings.mcp_sign_in,
-        mcp_issuer=ground.settings.oidc_issuer,
+        public_url=parts.settings.public_address,
+        root_path=parts.settings.root_path,
+        mcp_sign_in=parts.settings.mcp_sign_in,
+        mcp_issuer=parts.settings.oidc_issuer,
         web_files=web_files,
     )
 
@@ -503,67 +515,177 @@ def _choose_model(settings: Settings, providers: Providers, instead: Model | Non
     return choose_model(settings, providers) if instead is None else ChosenModel(instead, settings.model, instead.name)
 
 
-async def _install_in_background(workers: Workers, policy: LaunchPolicy, business: RouteServices) -> None:
-    """Install packages in the background: for entries saved from now on, and for earlier approvals."""
-    if policy.installations is not None:
-        workers.start("installing packages", policy.installations.run)
-    await business.launch_requests.take_up()
-
-
-async def _end_single_use(access: Access, machinery: Machinery) -> None:
+async def _end_single_use(parts: Parts) -> None:
     """When the first key is created, stop everything that only a single user allowed.
 
     Servers that still may start restart.
     """
-    await access.first_key.wait()
-    if machinery.policy.single_user:
-        machinery.pool.restart_users()
+    await parts.access.first_key.wait()
+    if parts.policy.single_user:
+        parts.pool.restart_users()
 
 
-async def _open_ground(
+async def _open_parts(
     stack: AsyncExitStack,
     settings: Settings,
     folder: DataFolder,
     database: Database,
     redactor: Redactor,
+    *,
+    chosen_model: ChosenModel,
     serving: bool,
+    any_command: bool,
+    unsandboxed: bool,
     first_document_seconds: float,
     local_key: str | None,
-) -> Ground:
+) -> Parts:
+    """Open the parts in the order of their dependencies. See `open_application` for the arguments."""
     stack.enter_context(redacted_logs(redactor))
     # A command that only uses the folder has to be able to create the first key.
-    key_use = KeyUse(_limits(settings))
+    key_use = KeyUse(
+        KeyLimits(
+            settings.requests_per_second,
+            settings.messages_per_minute,
+            settings.connections_per_key,
+            settings.subscriptions_per_key,
+        )
+    )
     beyond = serving and not is_loopback(settings.host)
     access = Access(database, required=beyond, use=key_use, provider=bool(settings.oidc_issuer), local_key=local_key)
     await access.open()
     audit = AuditLog(database, redactor, Acts(settings.data))
     stack.push_async_callback(audit.flush)
     vault = await Vault.open(database, settings.data, settings.secret_key, redactor)
-    directory = Directory(database, first_document_seconds=first_document_seconds, quotas=_quotas(settings))
-    threads, watched = DomainThreads(), WatchedWorkspaces(settings.roles)
-    stack.callback(watched.close)
+
+    limits = Holdings(settings.quota_documents, settings.quota_document_bytes, settings.quota_conversations)
+    directory = Directory(database, first_document_seconds=first_document_seconds, quotas=Quotas(limits))
+    threads, watched_workspaces = DomainThreads(), WatchedWorkspaces(settings.roles)
+    stack.callback(watched_workspaces.close)
+    file_history = FileHistory(database, directory, vault, threads)
+    payloads = PayloadFiles(settings.data / "payloads")
+    memory_cache = await open_memory_cache(stack, database)
+
     spending = Spending(database, read_prices(settings.prices))
     await spending.release_left()  # before this process makes reservations
     await spending.refresh()
     counts = Counts() if settings.metrics == "on" else None
-    return Ground(
+    observer = _open_observer(stack, settings, redactor, counts)
+    model_calls = ModelCalls(chosen_model.model.name, chosen_model.names)
+    stack.push_async_callback(chosen_model.model.aclose)
+    language_model = _language_model(chosen_model.model, observer)
+    paid_calls = None if language_model is None else PaidCalls(database, language_model, model_calls, spending)
+
+    chain = _make_defaults(settings, chosen_model).chain
+    page_model = PageModel(directory, paid_calls, chain)
+    line_writer = LineWriter(paid_calls, chosen_model.model, spending, redactor, chain)
+    reindex_gate = ReindexGate(database, directory)
+    knowledge = await stack.enter_async_context(
+        open_knowledge(settings, database, directory, threads, page_model, reindex_gate, line_writer)
+    )
+    reserve = DiskReserve(settings.data, settings.disk_reserve)
+    attachments = Attachments(database, payloads, folder.incoming, reserve, threads, settings.max_upload_bytes)
+    stack.push_async_callback(attachments.aclose)
+    roles = Roles(database, settings.roles, threads, file_history, watched_workspaces, directory)
+
+    policy = _make_launch_policy(settings, access, any_command, unsandboxed)
+    delegations, answers = Delegations(), Answers()
+    owner = new_id("run")  # this process's name in leases
+    sign_ins = SignInSource(database, vault, policy, _own_address(settings), SignInWaits(database, answers))
+
+    async def load_connector() -> "Connector":
+        """Create our own servers. A thread imports the MCP library, which takes half a second."""
+        for module in ("agentic_rag.app.own_servers", "agentic_rag.tools.connector", "agentic_rag.tools.toolset"):
+            await anyio.to_thread.run_sync(importlib.import_module, module)
+        from agentic_rag.app.own_servers import make_own_servers
+        from agentic_rag.tools.connector import Connector
+
+        # before the first server of ours starts
+        await anyio.to_thread.run_sync(policy.sweep)
+        return Connector(
+            make_own_servers(
+                knowledge.search,
+                attachments,
+                settings.roles,
+                delegations,
+                settings.quota_memories,
+                threads,
+                memory_cache,
+            ),
+            policy,
+            redactor=vault.redact,
+            observer=audit,
+            threads=threads,
+            accounts=await sign_ins.sign_ins(),
+            homes=DomainHomes(database, owner) if database.shared else None,
+        )
+
+    pool = await stack.enter_async_context(McpPool(load_connector, policy, threads, builtin=(PROMPTX, RETRIEVER)))
+    tool_lists = make_lists(database, vault.redact)
+    turn_tools = TurnTools(pool, tool_lists, vault)
+
+    title_news = TitleNews()
+    naming = Naming(database, None if settings.titles == "message" else paid_calls, redactor, title_news)
+    replica = await open_replica(stack, settings, database, owner)
+    runtime = await stack.enter_async_context(
+        Runtime(
+            Services(
+                observe(chosen_model.model, observer),
+                model_calls,
+                turn_tools,
+                roles,
+                knowledge,
+                database,
+                access,
+                directory,
+            ),
+            TurnBookkeeping(naming, spending),
+            database=database,
+            payloads=payloads,
+            redactor=redactor,
+            delegations=delegations,
+            patience=TurnTimeouts(
+                settings.model_idle_seconds, settings.retry_budget_seconds, 3600 * settings.wait_hours
+            ),
+            answers=answers,
+            replica=replica,
+            transcript_bytes=settings.transcript_bytes,
+            spending=spending,
+            observer=observer,
+            hidden_documents=HiddenFromReaders(knowledge.search.views),
+        )
+    )
+    return Parts(
         settings=settings,
         folder=folder,
         database=database,
-        redactor=redactor,
+        cluster=join_store(stack, settings, database, replica, runtime),
         access=access,
         key_use=key_use,
         audit=audit,
-        directory=directory,
         vault=vault,
-        file_history=FileHistory(database, directory, vault, threads),
-        payloads=PayloadFiles(settings.data / "payloads"),
+        redactor=redactor,
+        directory=directory,
+        file_history=file_history,
+        watched_workspaces=watched_workspaces,
+        payloads=payloads,
         threads=threads,
-        watched=watched,
-        memories=await open_shelf(stack, database),
+        chosen_model=chosen_model,
+        model_calls=model_calls,
         spending=spending,
         counts=counts,
-        observer=_open_observer(stack, settings, redactor, counts),
+        observer=observer,
+        knowledge=knowledge,
+        attachments=attachments,
+        roles=roles,
+        memory_cache=memory_cache,
+        policy=policy,
+        pool=pool,
+        tool_lists=tool_lists,
+        turn_tools=turn_tools,
+        sign_ins=sign_ins,
+        runtime=runtime,
+        naming=naming,
+        title_news=title_news,
     )
 
 
@@ -585,112 +707,7 @@ def _open_observer(stack: AsyncExitStack, settings: Settings, redactor: Redactor
     return Observer(time.monotonic, counts, tracing)
 
 
-async def _open_machinery(
-    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, choice: ChosenModel
-) -> Machinery:
-    settings, database, observer = ground.settings, ground.database, ground.observer
-    calls = ModelCalls(choice.model.name, choice.names)
-    stack.push_async_callback(choice.model.aclose)
-    reindex_gate = ReindexGate(database, ground.directory)
-    model, chain = _language_model(choice.model, observer), _defaults(settings, choice).chain
-    paid = None if model is None else PaidCalls(database, model, calls, ground.spending)
-    page_model = PageModel(ground.directory, paid, chain)
-    writer = LineWriter(paid, choice.model, ground.spending, ground.redactor, chain)
-    knowledge = await stack.enter_async_context(
-        open_knowledge(settings, database, ground.directory, ground.threads, page_model, reindex_gate, writer)
-    )
-    reserve = DiskReserve(settings.data, settings.disk_reserve)
-    attachments = Attachments(
-        database, ground.payloads, ground.folder.incoming, reserve, ground.threads, settings.max_upload_bytes
-    )
-    stack.push_async_callback(attachments.aclose)
-    roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched, ground.directory)
-    delegations, answers = Delegations(), Answers()
-    owner = new_id("run")  # this process's name in leases
-    sign_ins = SignInSource(database, ground.vault, policy, _own_address(settings), SignInWaits(database, answers))
-
-    async def load_connector() -> "Connector":
-        """Create our own servers. A thread imports the MCP library, which takes half a second."""
-        for module in ("agentic_rag.app.own_servers", "agentic_rag.tools.connector", "agentic_rag.tools.toolset"):
-            await anyio.to_thread.run_sync(importlib.import_module, module)
-        from agentic_rag.app.own_servers import make_own_servers
-        from agentic_rag.tools.connector import Connector
-
-        # before the first server of ours starts
-        await anyio.to_thread.run_sync(policy.sweep)
-        return Connector(
-            make_own_servers(
-                knowledge.search,
-                attachments,
-                settings.roles,
-                delegations,
-                settings.quota_memories,
-                ground.threads,
-                ground.memories,
-            ),
-            policy,
-            redactor=ground.vault.redact,
-            observer=ground.audit,
-            threads=ground.threads,
-            accounts=await sign_ins.sign_ins(),
-            homes=DomainHomes(database, owner) if database.shared else None,
-        )
-
-    pool = await stack.enter_async_context(
-        McpPool(load_connector, policy, ground.threads, builtin=(PROMPTX, RETRIEVER))
-    )
-    lists = make_lists(database, ground.vault.redact)
-    tools = TurnTools(pool, lists, ground.vault)
-    news = TitleNews()
-    naming = Naming(database, None if settings.titles == "message" else paid, ground.redactor, news)
-    replica = await open_replica(stack, settings, database, owner)
-    runtime = await stack.enter_async_context(
-        Runtime(
-            Services(
-                observe(choice.model, observer),
-                calls,
-                tools,
-                roles,
-                knowledge,
-                database,
-                ground.access,
-                ground.directory,
-            ),
-            TurnBookkeeping(naming, ground.spending),
-            database=database,
-            payloads=ground.payloads,
-            redactor=ground.redactor,
-            delegations=delegations,
-            patience=TurnTimeouts(
-                settings.model_idle_seconds, settings.retry_budget_seconds, 3600 * settings.wait_hours
-            ),
-            answers=answers,
-            replica=replica,
-            transcript_bytes=settings.transcript_bytes,
-            spending=ground.spending,
-            observer=observer,
-            hidden_documents=HiddenFromReaders(knowledge.search.views),
-        )
-    )
-    return Machinery(
-        choice=choice,
-        calls=calls,
-        knowledge=knowledge,
-        attachments=attachments,
-        policy=policy,
-        pool=pool,
-        tool_lists=lists,
-        tools=tools,
-        sign_ins=sign_ins,
-        roles=roles,
-        title_news=news,
-        naming=naming,
-        runtime=runtime,
-        cluster=join_store(stack, settings, database, replica, runtime),
-    )
-
-
-def _launch_policy(settings: Settings, access: Access, any_command: bool, unsandboxed: bool) -> LaunchPolicy:
+def _make_launch_policy(settings: Settings, access: Access, any_command: bool, unsandboxed: bool) -> LaunchPolicy:
     """Return the policy that decides which servers may start or be connected to. Its data is below ``{data}/mcp``.
 
     Only the homes of child processes are below this process's own folder, where it finds those left by an earlier
@@ -716,37 +733,58 @@ def _own_address(settings: Settings) -> ServerAddress:
     return ServerAddress(settings.public_address, local, settings.own)
 
 
-def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBackups) -> RouteServices:
-    settings, database, threads = ground.settings, ground.database, ground.threads
-    directory, vault = ground.directory, ground.vault
-    knowledge, roles, runtime, pool = machinery.knowledge, machinery.roles, machinery.runtime, machinery.pool
-    defaults = _defaults(settings, machinery.choice)
+def _make_services(parts: Parts, backups: ScheduledBackups) -> RouteServices:
+    settings, database, access, directory = parts.settings, parts.database, parts.access, parts.directory
+    vault, threads, file_history, policy = parts.vault, parts.threads, parts.file_history, parts.policy
+    knowledge, roles, runtime, pool = parts.knowledge, parts.roles, parts.runtime, parts.pool
+    defaults = _make_defaults(settings, parts.chosen_model)
     default_model = "" if defaults.only_model else defaults.model
     lifecycle = Lifecycle(roles, pool, settings.model_cache.expanduser(), default_model)
-    domains = _make_domains(ground, machinery, lifecycle, defaults)
+    domains = Domains(
+        database,
+        directory,
+        settings.workspaces,
+        vault,
+        policy,
+        lifecycle,
+        threads,
+        default_model,
+        parts.chosen_model.refusal,
+    )
     views = knowledge.search.views
-    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched, views)
+    definitions = Definitions(
+        directory, access, knowledge.ingestion, defaults, threads, parts.watched_workspaces, views
+    )
     births = DomainCreation(directory, domains, roles)
-    prompts = PromptFiles(database, directory, threads, ground.file_history)
+    prompts = PromptFiles(database, directory, threads, file_history)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
-    documents = Documents(knowledge, ground.folder.incoming, reserve)
+    documents = Documents(knowledge, parts.folder.incoming, reserve)
     conversations = Conversations(
         database, directory, definitions, runtime, births, Trials(roles), settings.default_domain, views
     )
-    memories = Memories(definitions, views, settings.quota_memories, threads, ground.memories)
+    memories = Memories(definitions, views, settings.quota_memories, threads, parts.memory_cache)
     deletion = Deletion(
         database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
     )
-    health = _make_health(ground, machinery, reserve, backups, default_model)
+    health = _make_health(parts, reserve, backups, default_model)
     cases = Cases(database, directory, vault)
-    runs = _make_runs(ground, machinery, definitions, conversations, deletion)
-    quotes_only = isinstance(machinery.model, ExtractiveModel)
-    budgets = Budgets(database, ground.spending)
+    runs = Runs(
+        database,
+        directory,
+        definitions,
+        knowledge.embedding,
+        RetrievalTier(knowledge.search, knowledge.index),
+        AnswerTier(database, conversations, deletion, knowledge.index),
+        parts.observer,
+        runtime.owner,
+    )
+    quotes_only = isinstance(parts.model, ExtractiveModel)
+    budgets = Budgets(database, parts.spending)
     gate = ChangeGate(database, directory, domains, prompts, roles, documents, runs, quotes_only=quotes_only)
     waits, mails = Waits(database, conversations, runtime, domains, gate), settings.smtp_url is not None
     return RouteServices(
-        people=People(database, ground.access),
-        logins=_make_logins(ground),
+        people=People(database, access),
+        logins=Logins(database, access, LoginTimes(settings.sign_in_minutes * 60, settings.sign_in_hours * 3600)),
         directory=directory,
         domains=domains,
         definitions=definitions,
@@ -755,50 +793,48 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         skills=Skills(database, settings.roles, threads),
         births=births,
         memories=memories,
-        extraction=_extraction(ground, machinery, definitions),
+        extraction=_make_extraction(parts, definitions),
         documents=documents,
-        attachments=machinery.attachments,
+        attachments=parts.attachments,
         views=views,
         stale_reports=StaleReports(database, directory),
-        exports=Exports(database, directory, memories, ground.vault, threads),
-        imports=_imports(ground, domains, documents, roles, reserve),
+        exports=Exports(database, directory, memories, vault, threads),
+        imports=_make_imports(parts, domains, documents, roles, reserve),
         conversations=conversations,
         conversation_search=ConversationSearch(database),
         sharing=Sharing(database, directory, conversations, runtime, settings.share_links),
         client_names=ClientNames(database, conversations),
-        title_news=machinery.title_news,
+        title_news=parts.title_news,
         deletion=deletion,
-        erasure=Erasure(database, directory, ground.access, deletion, memories),
+        erasure=Erasure(database, directory, access, deletion, memories),
         runtime=runtime,
         vault=vault,
-        turn_tools=machinery.tools,
-        servers=Servers(
-            directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads, runtime.refused_tools
-        ),
-        paste_checks=PasteChecks(directory, domains, vault, pool, machinery.tool_lists, machinery.policy, threads),
-        launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
-        history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
-        file_history=ground.file_history,
+        turn_tools=parts.turn_tools,
+        servers=Servers(directory, domains, vault, pool, parts.tool_lists, policy, threads, runtime.refused_tools),
+        paste_checks=PasteChecks(directory, domains, vault, pool, parts.tool_lists, policy, threads),
+        launch_requests=make_launch_requests(directory, database, vault, policy, threads),
+        history=History(database, directory, domains, prompts, roles, file_history, cases),
+        file_history=file_history,
         health=health,
-        usage=UsageReports(database, ground.spending.prices),
+        usage=UsageReports(database, parts.spending.prices),
         budgets=budgets,
-        exposition=Exposition(ground.counts, health, budgets, runtime, ground.key_use),
-        observer=ground.observer,
+        exposition=Exposition(parts.counts, health, budgets, runtime, parts.key_use),
+        observer=parts.observer,
         embedding=knowledge.embedding,
         waits=waits,
-        audit=ground.audit,
-        authorizations=Authorizations(database, ground.access),
-        oauth_clients=OAuthClients(database, machinery.policy.reach, registration=settings.mcp_registration),
-        endpoints=Endpoints(database, vault, ground.access, machinery.policy, mails=mails),
-        schedules=Schedules(database, directory, vault, ground.access),
+        audit=parts.audit,
+        authorizations=Authorizations(database, access),
+        oauth_clients=OAuthClients(database, policy.reach, registration=settings.mcp_registration),
+        endpoints=Endpoints(database, vault, access, policy, mails=mails),
+        schedules=Schedules(database, directory, vault, access),
         sources=Sources(
             database,
             directory,
-            ground.access,
-            machinery.policy,
+            access,
+            policy,
             AllowedFolders(settings.source_folders, settings.data),
         ),
-        answer_links=AnswerLinks(database, vault, ground.access, waits, directory, _own_address(settings)),
+        answer_links=AnswerLinks(database, vault, access, waits, directory, _own_address(settings)),
         feedback=Feedback(database, conversations),
         cases=cases,
         runs=runs,
@@ -812,108 +848,67 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
             conversations,
             vault,
             pool,
-            machinery.tool_lists,
+            parts.tool_lists,
             definitions,
-            ground.access,
+            access,
             waits,
-            ground.spending,
+            parts.spending,
         ),
         scoring=ScoreBatches(
             database,
-            machinery.choice.model,
-            ground.spending,
-            ground.redactor,
+            parts.chosen_model.model,
+            parts.spending,
+            parts.redactor,
             AnswerJudge(conversations, deletion),
             default_model,
         ),
-        sign_ins=machinery.sign_ins,
-        catalogue=machinery.policy.catalogue,
+        sign_ins=parts.sign_ins,
+        catalogue=policy.catalogue,
         backups=BackupJobs(settings),
     )
 
 
-def _make_runs(
-    ground: Ground,
-    machinery: Machinery,
-    definitions: Definitions,
-    conversations: Conversations,
-    deletion: Deletion,
-) -> Runs:
-    knowledge, index = machinery.knowledge, machinery.knowledge.index
-    return Runs(
-        ground.database,
-        ground.directory,
-        definitions,
-        knowledge.embedding,
-        RetrievalTier(knowledge.search, index),
-        AnswerTier(ground.database, conversations, deletion, index),
-        ground.observer,
-        machinery.runtime.owner,
-    )
-
-
-def _make_domains(ground: Ground, machinery: Machinery, lifecycle: Lifecycle, defaults: Defaults) -> Domains:
-    return Domains(
-        ground.database,
-        ground.directory,
-        ground.settings.workspaces,
-        ground.vault,
-        machinery.policy,
-        lifecycle,
-        ground.threads,
-        "" if defaults.only_model else defaults.model,
-        machinery.choice.refusal,
-    )
-
-
-def _make_health(
-    ground: Ground, machinery: Machinery, reserve: DiskReserve, backups: ScheduledBackups, default_model: str
-) -> Health:
+def _make_health(parts: Parts, reserve: DiskReserve, backups: ScheduledBackups, default_model: str) -> Health:
     return Health(
-        machinery.calls,
-        machinery.knowledge,
-        machinery.pool,
-        machinery.policy,
-        ground.database,
+        parts.model_calls,
+        parts.knowledge,
+        parts.pool,
+        parts.policy,
+        parts.database,
         reserve,
-        machinery.runtime,
-        ground.vault.redact,
+        parts.runtime,
+        parts.vault.redact,
         backups,
-        None if machinery.cluster is None else machinery.cluster.members,
+        None if parts.cluster is None else parts.cluster.members,
         default_model,
     )
 
 
-def _make_logins(ground: Ground) -> Logins:
-    minutes, hours = ground.settings.sign_in_minutes, ground.settings.sign_in_hours
-    return Logins(ground.database, ground.access, LoginTimes(minutes * 60, hours * 3600))
-
-
-def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
+def _make_imports(parts: Parts, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
     """Return the service for importing bundles. Their documents count against a domain's quotas."""
-    settings, quotas = ground.settings, ground.directory.quotas
+    settings, quotas = parts.settings, parts.directory.quotas
     total = quotas.limits.document_bytes + MAX_BESIDE_DOCUMENTS
-    reception = Reception(ground.folder.imports, reserve, settings.max_upload_bytes, total)
-    database, directory, history, threads = ground.database, ground.directory, ground.file_history, ground.threads
-    owners = Owners(ground.access, settings.quota_memories, ground.memories)
+    reception = Reception(parts.folder.imports, reserve, settings.max_upload_bytes, total)
+    database, directory, history, threads = parts.database, parts.directory, parts.file_history, parts.threads
+    owners = Owners(parts.access, settings.quota_memories, parts.memory_cache)
     pending = PendingImports(
         database, directory, domains, documents, history, threads, owners, reception.folder, settings.workspaces
     )
-    return Imports(database, directory, domains, roles, ground.vault, history, threads, reception, owners, pending)
+    return Imports(database, directory, domains, roles, parts.vault, history, threads, reception, owners, pending)
 
 
-def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) -> Extraction:
+def _make_extraction(parts: Parts, definitions: Definitions) -> Extraction:
     return Extraction(
-        ground.database,
-        ground.directory,
+        parts.database,
+        parts.directory,
         definitions,
-        _language_model(machinery.model, ground.observer),
-        machinery.calls,
-        ground.redactor,
-        ground.threads,
-        ground.settings.quota_memories,
-        ground.spending,
-        ground.memories,
+        _language_model(parts.model, parts.observer),
+        parts.model_calls,
+        parts.redactor,
+        parts.threads,
+        parts.settings.quota_memories,
+        parts.spending,
+        parts.memory_cache,
     )
 
 
@@ -922,20 +917,20 @@ def _language_model(model: Model, observer: Observer) -> Model | None:
     return None if isinstance(model, ExtractiveModel) else observe(model, observer)
 
 
-def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
+def _make_defaults(settings: Settings, choice: ChosenModel) -> Defaults:
     quotes_only = isinstance(choice.model, ExtractiveModel)
     name = choice.model.name if quotes_only else choice.name
     thinking: ThinkingMode = "off" if settings.thinking == "off" else "auto"
     return Defaults(name, choice.names, only_model=quotes_only, thinking=thinking, fallbacks=choice.fallbacks)
 
 
-async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteServices) -> "ProviderLogins | None":
+async def _open_provider(stack: AsyncExitStack, parts: Parts, services: RouteServices) -> "ProviderLogins | None":
     """Return the sign-in at the operator's OpenID provider, or None without a provider.
 
     Raises:
         BadConfiguration: a required setting is missing, or the mapping file cannot be used.
     """
-    settings = ground.settings
+    settings = parts.settings
     if not settings.oidc_issuer:
         return None
     from agentic_rag.access.oidc.logins import ProviderLogins
@@ -961,18 +956,16 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
     )
     provider = OidcProvider(client)
     stack.push_async_callback(provider.aclose)
-    return ProviderLogins(ground.database, ground.access, business.people, business.logins, provider, grants)
+    return ProviderLogins(parts.database, parts.access, services.people, services.logins, provider, grants)
 
 
-def _gate(
-    ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None", authorizations: Authorizations
-) -> Gate:
+def _make_gate(parts: Parts, tokens: "ProviderLogins | None", authorizations: Authorizations) -> Gate:
     """Return the gate.
 
     Raises:
         BadConfiguration: the OpenID provider is to issue tokens for the MCP door, and there is none.
     """
-    settings = ground.settings
+    settings = parts.settings
     door: DoorTokens | None = authorizations if settings.mcp_sign_in == "own" else None
     if settings.mcp_sign_in == "provider":
         from agentic_rag.access.oidc.logins import ProviderDoor
@@ -981,11 +974,11 @@ def _gate(
             raise BadConfiguration("AGENTIC_RAG_MCP_SIGN_IN", "'provider' needs AGENTIC_RAG_OIDC_ISSUER")
         door = ProviderDoor(tokens)
     return Gate(
-        ground.access,
-        ground.audit,
-        use=ground.key_use,
+        parts.access,
+        parts.audit,
+        use=parts.key_use,
         hosts=hosts_of(settings),
-        servers=policy,
+        servers=parts.policy,
         tokens=tokens,
         door=door,
         public_url=settings.public_address,
@@ -1003,22 +996,3 @@ def _socket_dialect(settings: Settings) -> str:
         return get_dialect(settings.ws_dialect).name
     except InvalidInput as exc:
         raise BadConfiguration("AGENTIC_RAG_WS_DIALECT", exc.problem) from exc
-
-
-def _limits(settings: Settings) -> KeyLimits:
-    return KeyLimits(
-        settings.requests_per_second,
-        settings.messages_per_minute,
-        settings.connections_per_key,
-        settings.subscriptions_per_key,
-    )
-
-
-def _quotas(settings: Settings) -> Quotas:
-    return Quotas(
-        Holdings(
-            settings.quota_documents,
-            settings.quota_document_bytes,
-            settings.quota_conversations,
-        )
-    )

@@ -1,24 +1,106 @@
-"""Backup jobs that an operator requests from a running server: write a backup, verify one, or stop the job.
+"""The backups of a running server: scheduled ones, and jobs that an operator requests (write, verify, stop).
+
+A separate command-line process does the work, so that no turn waits for it. If several servers share a data folder, one
+of them writes the scheduled backups.
 
 At most one job runs at a time; its progress and result are kept. The job belongs to a process, not to the store: other
 servers of the same store list the backups but not the job.
 """
 
 import json
+import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
-from agentic_rag.backup.backups_folder import FOLDER, BackupFile, alone_in, keep_newest, list_all, name_by_time
+from agentic_rag.backup.backups_folder import (
+    FOLDER,
+    BackupFile,
+    alone_in,
+    keep_newest,
+    list_all,
+    list_kept,
+    name_by_time,
+)
 from agentic_rag.backup.making import remove_leftovers
 from agentic_rag.backup.program import ProgramFailed, run_program
-from agentic_rag.base.errors import BackupRefused, NotFound
+from agentic_rag.base.errors import BackupNotWritten, BackupRefused, NotFound
+from agentic_rag.base.health_signals import Outcomes, PartState
 from agentic_rag.base.json_form import Absent
 from agentic_rag.base.settings import Settings
-from agentic_rag.base.workers import Queue
+from agentic_rag.base.workers import Queue, Workers
+from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
+from agentic_rag.operations.health import BackupHealth
 from agentic_rag.store.clock import new_id, now
+
+LOOK_SECONDS = 60.0
+"""Seconds between two checks whether a backup is due."""
+LATE = 2
+"""A backup older than this multiple of the configured interval is late."""
+
+
+class ScheduledBackups:
+    """Writes a backup when the newest in ``{data}/backups`` is too old, and reports its age."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = settings.data / FOLDER
+        self._seconds = settings.backup_every * 3600
+        self._outcomes = Outcomes()
+        self._since = time.time()
+
+    def begin(self, workers: Workers, alone: ExclusiveJobs) -> None:
+        """Start the periodic check for due backups, if backups are configured."""
+        if self._seconds:
+            name = "writing a backup"
+            workers.repeat(name, alone.job(name, self.run_due), LOOK_SECONDS, at_once=False)
+
+    async def run_due(self) -> None:
+        """Write a backup if the newest is too old and no other process is writing one.
+
+        Raises:
+            BackupNotWritten: the backup program failed; the error holds its last output line.
+        """
+        if not self._seconds:
+            return
+        backups = await anyio.to_thread.run_sync(list_kept, self._folder)
+        if backups and time.time() - backups[0].modified < self._seconds:
+            return
+        with alone_in(self._folder) as alone:
+            if alone:
+                await self._run()
+
+    async def _run(self) -> None:
+        settings = self._settings
+        try:
+            await run_program(settings, str(self._folder), "--keep", str(settings.backup_keep))
+        except ProgramFailed as exc:
+            self._outcomes.note_failure(time.time(), BackupNotWritten.code, str(exc))
+            raise BackupNotWritten(str(exc), str(self._folder)) from exc
+        self._outcomes.note_success(time.time())
+
+    async def report(self) -> BackupHealth:
+        """Return the age and health of the newest backup.
+
+        The health is degraded if no backup was made for `LATE` intervals or the last attempt failed.
+        """
+        newest = await anyio.to_thread.run_sync(partial(_newest, self._folder))
+        now = time.time()
+        wished = self._settings.backup_every or None
+        late = bool(self._seconds) and now - max(newest or 0.0, self._since) > LATE * self._seconds
+        failure = self._outcomes.last_failure if self._outcomes.failing else None
+        state = PartState.DEGRADED if late or failure is not None else PartState.READY
+        age = None if newest is None else max(0, round(now - newest))
+        return BackupHealth(state, age, wished, failure.reason if failure is not None else None)
+
+
+def _newest(folder: Path) -> float | None:
+    backups = list_kept(folder)
+    return backups[0].modified if backups else None
 
 
 class JobKind(StrEnum):

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -31,12 +30,12 @@ from agentic_rag.bundles.overlay import Overlay, change_of, give_own_names, over
 from agentic_rag.bundles.pending import PendingImports
 from agentic_rag.bundles.placing import (
     Owners,
-    bring_memories,
-    build,
+    build_workspace,
     check_memories,
     check_places,
-    keep_expected,
-    move_in,
+    import_memories,
+    move_folder,
+    write_expected,
 )
 from agentic_rag.bundles.reading import DescribedDomain, fit_settings, read_described
 from agentic_rag.bundles.receiving import Received, Reception
@@ -58,7 +57,7 @@ from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.case_records import form_of, merge_cases, store_cases
 from agentic_rag.domains.domains import DomainDraft, Domains
 from agentic_rag.domains.file_history import FileHistory
-from agentic_rag.domains.notification_records import BundledNotifications, merge_notifications, missing_names
+from agentic_rag.domains.notification_records import BundledNotifications, merge_notifications, notifications_to_add
 from agentic_rag.domains.vault import Vault
 from agentic_rag.roles.roles import Roles
 from agentic_rag.store import context_lines, documents, evaluation, imports
@@ -132,7 +131,7 @@ class Imports:
 
     # -- a new domain -----------------------------------------------------------------------------------------
 
-    async def make(self, user: User, pieces: AsyncIterator[bytes], choice: ImportOptions) -> ImportReport:
+    async def create(self, user: User, chunks: AsyncIterator[bytes], options: ImportOptions) -> ImportReport:
         """Create a domain from a bundle.
 
         Raises:
@@ -140,18 +139,18 @@ class Imports:
                 reason.
             QuotaExceeded, DocumentTooLarge, StorageFull: the bundle exceeds a limit or the free space.
         """
-        async with self._reception.receive(pieces) as received:
+        async with self._reception.receive(chunks) as received:
             described = await anyio.to_thread.run_sync(read_described, received.files)
             await self._check_documents(received, {}, None)
             domain_id = new_id("dom")
             built = received.folder / "workspace"
-            await anyio.to_thread.run_sync(build, received.files, built)
+            await anyio.to_thread.run_sync(build_workspace, received.files, built)
             withheld: dict[str, CommandNotAllowed] = {}
 
             async def attempt(settings: Json) -> DomainDraft:
                 return await self._domains.draft(
                     domain_id,
-                    choice.name or described.name,
+                    options.name or described.name,
                     described.description,
                     {**settings, "mcpServers": described.documents},
                     roles_in=built,
@@ -161,21 +160,26 @@ class Imports:
             draft, notes = await fit_settings(described.settings, attempt)
             assert isinstance(draft, DomainDraft)
             owner = self._owners.of(user.id, draft.change.settings)
-            await anyio.to_thread.run_sync(bring_memories, received.files, built, owner)
+            await anyio.to_thread.run_sync(import_memories, received.files, built, owner)
             cases = [Difference("case", _title_of(case), "add") for case in described.cases]
-            timed = _new_notifications(described.notifications)
-            differences = [*compare_records(None, draft.record), *_additions(received), *cases, *timed]
-            if not choice.dry_run:
+            notifications = await self._notifications_to_add(domain_id, described)
+            differences = [
+                *compare_records(None, draft.record),
+                *_additions(received),
+                *cases,
+                *_new_notifications(notifications),
+            ]
+            if not options.dry_run:
                 await self._place_new(user, received, draft, described)
             change_notes = [
                 *notes,
                 *described.case_notes,
-                *described.notifications.notes,
-                *await self._findings(built if choice.dry_run else Path(draft.record.workspace)),
+                *notifications.notes,
+                *await self._findings(built if options.dry_run else Path(draft.record.workspace)),
             ]
             return self._report(
-                choice,
-                None if choice.dry_run else domain_id,
+                options,
+                None if options.dry_run else domain_id,
                 draft,
                 differences,
                 change_notes,
@@ -187,40 +191,41 @@ class Imports:
     async def _place_new(self, user: User, received: Received, draft: DomainDraft, described: DescribedDomain) -> None:
         """Move the workspace into place, then store the domain; after a crash between the two, the move is undone."""
         domain_id = draft.record.id
-        under_way = ImportRecord(id=received.id, domain_id=domain_id, user_id=user.id, begun_at=now())
+        pending_import = ImportRecord(id=received.id, domain_id=domain_id, user_id=user.id, begun_at=now())
         async with self._history.changing(domain_id) as notice:
-            await self._store_new(received, draft, under_way, described)
+            await self._store_new(received, draft, pending_import, described)
             failpoints.reached("bundle.stored")
-            await self._pending.note(under_way, notice)
-        await self._pending.follow(domain_id)
+            await self._pending.attribute(pending_import, notice)
+        await self._pending.add_documents(domain_id)
 
     async def _store_new(
-        self, received: Received, draft: DomainDraft, under_way: ImportRecord, described: DescribedDomain
+        self, received: Received, draft: DomainDraft, pending_import: ImportRecord, described: DescribedDomain
     ) -> None:
         """Move the files into place, then store the domain, which commits the import.
 
-        ``under_way`` is stored first. After a kill, the next start finds its row without a domain and removes the files
-        (`PendingImports.finish`).
+        ``pending_import`` is stored first. After a kill, the next start finds its row without a domain and removes the
+        files (`PendingImports.finish`).
         """
-        redaction = self._vault.redact.of(under_way.domain_id)
-        audit_entry = change("domain.import", under_way.domain_id, files=len(received.manifest.files))
+        domain_id, user_id = pending_import.domain_id, pending_import.user_id
+        redaction = self._vault.redact.of(domain_id)
+        audit_entry = change("domain.import", domain_id, files=len(received.manifest.files))
+        labelled, lines = expected_labels(received, described, draft), expected_lines(received, described, draft)
 
         def end(conn: Connection) -> None:
-            imports.delete(conn, under_way.id)
+            imports.delete(conn, pending_import.id)
             audit(conn, audit_entry)
-            merge_cases(conn, under_way.domain_id, described.cases, CaseOrigin.BUNDLE, under_way.user_id, redaction)
+            merge_cases(conn, domain_id, described.cases, CaseOrigin.BUNDLE, user_id, redaction)
             for labels in labelled:
                 documents.expect_labels(conn, labels)
             context_lines.put(conn, lines)
-            merge_notifications(conn, under_way.domain_id, described.notifications, under_way.user_id)
+            merge_notifications(conn, domain_id, described.notifications, user_id)
 
-        labelled, lines = expected_labels(received, described, draft), expected_lines(received, described, draft)
         target, storing = Path(draft.record.workspace), False
         try:
             with anyio.CancelScope(shield=True):
-                await self._db.write(lambda conn: imports.insert(conn, under_way), durable=True)
+                await self._db.write(lambda conn: imports.insert(conn, pending_import), durable=True)
             failpoints.reached("bundle.begun")
-            await anyio.to_thread.run_sync(move_in, received.folder / "workspace", target)
+            await anyio.to_thread.run_sync(move_folder, received.folder / "workspace", target)
             failpoints.reached("bundle.placed")
             storing = True
             with anyio.CancelScope(shield=True):  # the result of a commit that is cancelled would be unknown
@@ -228,13 +233,13 @@ class Imports:
         except BaseException as exc:
             if not (storing and _is_unknown(exc)):
                 with anyio.CancelScope(shield=True):
-                    await self._pending.take_back(under_way)
+                    await self._pending.undo(pending_import)
             raise
 
     # -- over a domain ----------------------------------------------------------------------------------------
 
-    async def over(
-        self, user: User, domain_id: str, pieces: AsyncIterator[bytes], choice: ImportOptions
+    async def update(
+        self, user: User, domain_id: str, chunks: AsyncIterator[bytes], options: ImportOptions
     ) -> ImportReport:
         """Import a bundle over a domain: shared items are replaced, the domain's name and its other items stay.
 
@@ -248,24 +253,24 @@ class Imports:
             VersionConflict: another process changes the domain.
         """
         await self._directory.get(domain_id)
-        async with self._reception.receive(pieces) as received:
+        async with self._reception.receive(chunks) as received:
             described = await anyio.to_thread.run_sync(read_described, received.files)
             async with self._domains.changing(domain_id):
-                return await self._come_over(user, domain_id, received, described, choice)
+                return await self._update_domain(user, domain_id, received, described, options)
 
-    async def _come_over(
-        self, user: User, domain_id: str, received: Received, described: DescribedDomain, choice: ImportOptions
+    async def _update_domain(
+        self, user: User, domain_id: str, received: Received, described: DescribedDomain, options: ImportOptions
     ) -> ImportReport:
         """Compare a bundle with a domain, check all that could fail, and change the domain unless it is a dry run."""
-        if not choice.dry_run:
-            await self._pending.end_earlier(domain_id)
+        if not options.dry_run:
+            await self._pending.complete_earlier(domain_id)
         record = await self._directory.get(domain_id)
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
         rename = partial(give_own_names, received, record.workspace, [document.path for document in listed])
         received = await self._threads.run(domain_id, rename)
         secrets = await self._vault.values(domain_id)
         redaction = self._vault.redact.of(domain_id)
-        work = partial(overlay_of, record, listed, received, redaction, remove_others=choice.remove_others)
+        work = partial(overlay_of, record, listed, received, redaction, remove_others=options.remove_others)
         overlay = await self._threads.run(domain_id, work)
         # The settings may name roles of the bundle, which are not in the workspace yet. They are checked against a
         # folder with an empty file for each role that the domain will have.
@@ -279,7 +284,7 @@ class Imports:
         description = None if same else described.description or None
 
         async def attempt(settings: Json) -> DomainDraft:
-            domain_change = change_of(before, described, settings, redaction, remove_others=choice.remove_others)
+            domain_change = change_of(before, described, settings, redaction, remove_others=options.remove_others)
             return await self._domains.draft_change(
                 domain_id, None, description, domain_change, False, roles_in=roles_in, withheld=withheld
             )
@@ -289,25 +294,32 @@ class Imports:
         bindings = [
             binding
             for binding in new_bindings(before, draft.change.settings, secrets.keys())
-            if binding.server not in choice.bind
+            if binding.server not in options.bind
         ]
-        if bindings and not choice.dry_run:
+        if bindings and not options.dry_run:
             raise BundleBindsSecrets(tuple(binding.to_json() for binding in bindings))
         await self._check_documents(received, overlay.documents, domain_id, overlay.removed, overlay.same)
-        cases = await self._compare_cases(domain_id, described, remove_others=choice.remove_others)
-        names = await self._db.read(lambda conn: missing_names(conn, domain_id, described.notifications))
-        timed = _new_notifications(described.notifications, *names)
-        differences = [*compare_records(record, draft.record), *overlay.differences, *cases, *timed]
+        cases = await self._compare_cases(domain_id, described, remove_others=options.remove_others)
+        notifications = await self._notifications_to_add(domain_id, described)
+        differences = [
+            *compare_records(record, draft.record),
+            *overlay.differences,
+            *cases,
+            *_new_notifications(notifications),
+        ]
         owner = self._owners.of(user.id, draft.change.settings)
         await self._threads.run(domain_id, check_memories, received.files, Path(record.workspace), owner)
-        if not choice.dry_run:
-            notes += await self._bring_over(
-                user, received, draft, overlay, described, remove_cases=choice.remove_others
+        if not options.dry_run:
+            notes += await self._store_update(
+                user, received, draft, overlay, described, remove_cases=options.remove_others
             )
-        notes += [*described.case_notes, *described.notifications.notes]
+        notes += [*described.case_notes, *notifications.notes]
         confirm = [(binding.server, name) for binding in bindings for name in binding.secrets]
         findings = [*notes, *await self._findings(Path(record.workspace))]
-        return self._report(choice, domain_id, draft, differences, findings, withheld, secrets.keys(), confirm)
+        return self._report(options, domain_id, draft, differences, findings, withheld, secrets.keys(), confirm)
+
+    async def _notifications_to_add(self, domain_id: str, described: DescribedDomain) -> BundledNotifications:
+        return await self._db.read(lambda conn: notifications_to_add(conn, domain_id, described.notifications))
 
     async def _compare_cases(
         self, domain_id: str, described: DescribedDomain, *, remove_others: bool
@@ -327,7 +339,7 @@ class Imports:
         action: Action = "remove" if remove_others else "keep"
         return [*differences, *(Difference("case", _title_of(form_of(case)), action) for case in unmatched)]
 
-    async def _bring_over(
+    async def _store_update(
         self,
         user: User,
         received: Received,
@@ -345,14 +357,17 @@ class Imports:
         paths = [file.path for file in received.manifest.files if file.path not in overlay.same]
         await self._threads.run(record.id, check_places, Path(record.workspace), paths)
         await anyio.to_thread.run_sync(_drop_files, received.files, overlay.same)
-        await anyio.to_thread.run_sync(keep_expected, received.folder, overlay.expected)
-        under_way = ImportRecord(
+        await anyio.to_thread.run_sync(write_expected, received.folder, overlay.expected)
+        pending_import = ImportRecord(
             id=received.id, domain_id=record.id, user_id=user.id, removed=overlay.removed, begun_at=now()
         )
         audit_entry = change("domain.import", record.id, over=True, files=len(paths), removed=len(overlay.removed))
+        labelled, lines = expected_labels(received, described, draft), expected_lines(received, described, draft)
+        paths_by_sha = {file.sha256: file.path for file in received.manifest.files if file.path.startswith(DOCUMENTS)}
+        redaction = self._vault.redact.of(record.id)
 
         def begin(conn: Connection) -> None:
-            imports.insert(conn, under_way)
+            imports.insert(conn, pending_import)
             audit(conn, audit_entry)
             for labels in labelled:
                 documents.expect_labels(conn, labels)
@@ -370,28 +385,25 @@ class Imports:
                 removed = [case for case in active if case.digest not in digests]
                 store_cases(conn, [(case, None) for case in removed], user.id, redaction)
 
-        labelled, lines = expected_labels(received, described, draft), expected_lines(received, described, draft)
-        paths_by_sha = {file.sha256: file.path for file in received.manifest.files if file.path.startswith(DOCUMENTS)}
-        redaction = self._vault.redact.of(record.id)
         notes: list[Note] = []
         storing = is_stored = False
-        self._pending.busy.add(under_way.id)
+        self._pending.busy.add(pending_import.id)
         try:
-            await anyio.to_thread.run_sync(move_in, received.folder, self._pending.folder_of(received.id))
+            await anyio.to_thread.run_sync(move_folder, received.folder, self._pending.folder_of(received.id))
             failpoints.reached("bundle.begun")
             storing = True
             with anyio.CancelScope(shield=True):  # the import is committed: a client that disconnects must not stop it
                 await self._domains.store_change(draft, begin)
                 is_stored = True
                 failpoints.reached("bundle.stored")
-                notes += await self._pending.end(under_way)
+                notes += await self._pending.complete(pending_import)
         except BaseException as exc:
             if not is_stored and not (storing and _is_unknown(exc)):
                 with anyio.CancelScope(shield=True):
-                    await self._pending.give_up(under_way)
+                    await self._pending.remove_unstored(pending_import)
             raise
         finally:
-            self._pending.busy.discard(under_way.id)
+            self._pending.busy.discard(pending_import.id)
         return notes
 
     # -- imports in progress ----------------------------------------------------------------------------------
@@ -447,7 +459,7 @@ class Imports:
 
     def _report(
         self,
-        choice: ImportOptions,
+        options: ImportOptions,
         domain_id: str | None,
         draft: DomainDraft,
         differences: Sequence[Difference],
@@ -469,7 +481,7 @@ class Imports:
         ]
         notes = (*findings, *draft.change.changes, *draft.change.warnings, *draft.advice)
         return ImportReport(
-            choice.dry_run,
+            options.dry_run,
             domain_id,
             draft.record.name,
             first_differences,
@@ -484,15 +496,6 @@ def _state(server: str, name: str, secret_names: Collection[str], confirm: Colle
     if (server, name) in confirm:
         return "confirm"
     return "set" if name in secret_names else "missing"
-
-
-class Named(Protocol):
-    """An entry with a name that is unique in its domain."""
-
-    @property
-    def name(self) -> str:
-        """The name."""
-        ...
 
 
 def expected_labels(
@@ -550,23 +553,12 @@ def _is_unknown(exc: BaseException) -> bool:
     return isinstance(exc, (StorageUnavailable, anyio.get_cancelled_exc_class()))
 
 
-def _new_notifications(
-    bundled: BundledNotifications,
-    endpoints: set[str] | None = None,
-    schedules: set[str] | None = None,
-    sources: set[str] | None = None,
-) -> list[Difference]:
-    """Return the endpoints, schedules and sources that an import adds: all, or those with these names."""
-    parts: list[tuple[str, Sequence[Named], set[str] | None]] = [
-        ("endpoint", bundled.endpoints, endpoints),
-        ("schedule", bundled.schedules, schedules),
-        ("source", bundled.sources, sources),
-    ]
+def _new_notifications(added: BundledNotifications) -> list[Difference]:
+    """Return the differences that the added endpoints, schedules and sources make."""
     return [
-        Difference(kind, item.name, "add")  # type: ignore[arg-type]
-        for kind, listed, names in parts
-        for item in listed
-        if names is None or item.name in names
+        *(Difference("endpoint", endpoint.name, "add") for endpoint in added.endpoints),
+        *(Difference("schedule", schedule.name, "add") for schedule in added.schedules),
+        *(Difference("source", source.name, "add") for source in added.sources),
     ]
 
 
@@ -589,14 +581,14 @@ def _additions(received: Received) -> list[Difference]:
 def _lay_roles(folder: Path, ids: Sequence[str], received: Received, removed: Sequence[str]) -> None:
     """Create a workspace with empty files for the roles that the domain will have."""
     removed_roles = {path.rpartition("/")[2].removesuffix(ROLE) for path in removed if path.endswith(ROLE)}
-    brought = {
+    bundled_roles = {
         file.path.rpartition("/")[2].removesuffix(ROLE)
         for file in received.manifest.files
         if file.path.startswith(ROLES) and file.path.endswith(ROLE)
     }
     place = folder / RESOURCE_FOLDER
     place.mkdir(parents=True)
-    for role in (set(ids) - removed_roles) | brought:
+    for role in (set(ids) - removed_roles) | bundled_roles:
         (place / f"{role}{ROLE}").touch()
 
 

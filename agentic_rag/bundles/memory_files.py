@@ -21,7 +21,7 @@ from mcp_servers.safe_files import Folder
 MAX_ID = 100
 LATEST_MS = 4_102_444_800_000
 """The year 2100."""
-Remembered = tuple[list[Engram], dict[str, int]]
+MemoryContent = tuple[list[Engram], dict[str, int]]
 
 
 def memory_to_bytes(engrams: Sequence[Engram], frequencies: Mapping[str, int], redaction: Redaction) -> bytes:
@@ -32,7 +32,7 @@ def memory_to_bytes(engrams: Sequence[Engram], frequencies: Mapping[str, int], r
     )
 
 
-def memory_from_bytes(path: str, data: bytes) -> Remembered:
+def memory_from_bytes(path: str, data: bytes) -> MemoryContent:
     """Return the engrams of a file, and the number of recalls of each cue.
 
     Raises:
@@ -80,31 +80,31 @@ def _reference(item: Json, name: str) -> str:
     return reference[:MAX_ID] if isinstance(reference, str) and "\0" not in reference else ""
 
 
-def bring(shelf: MemoryCache, folder: Folder, remembered: Remembered, limit: int) -> None:
+def add_memory(cache: MemoryCache, folder: Folder, content: MemoryContent, limit: int) -> None:
     """Add missing engrams to the role's memory that ``folder`` names. Blocks.
 
     Raises:
         QuotaExceeded, StorageFull: the memory is full, or cannot be written now.
     """
-    engrams, counts = remembered
-    with _tell_errors():
-        memory = shelf.memory(folder)
+    engrams, counts = content
+    with _translate_errors():
+        memory = cache.memory(folder)
         memory.add(engrams, counts, limit)
         memory.save()
 
 
-def check_room(shelf: MemoryCache, folder: Folder, remembered: Remembered, limit: int) -> None:
-    """Check whether `bring` would fail, without changing anything. Blocks.
+def check_room(cache: MemoryCache, folder: Folder, content: MemoryContent, limit: int) -> None:
+    """Check whether `add_memory` would fail, without changing anything. Blocks.
 
     Raises:
         QuotaExceeded, StorageFull: the memory is full, or cannot be written now.
     """
-    with _tell_errors():
-        shelf.memory(folder).check_room([engram.id for engram in remembered[0]], limit)
+    with _translate_errors():
+        cache.memory(folder).check_room([engram.id for engram in content[0]], limit)
 
 
 @contextmanager
-def _tell_errors() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Translate a memory's exceptions raised inside into the product's errors."""
     try:
         yield

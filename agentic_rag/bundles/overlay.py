@@ -109,12 +109,12 @@ def overlay_of(
         else:
             differences.append(difference)
     bundle_paths = {file.path for file in members}
-    brought = {file.sha256 for file in members if file.path.startswith(DOCUMENTS)}
+    bundled_hashes = {file.sha256 for file in members if file.path.startswith(DOCUMENTS)}
     removed: list[str] = []
     for path in sorted((texts.known.keys() | by_path.keys()) - bundle_paths):
         kind, subject = KIND_OF[_folder(path)], _subject(path)
         # the bundle has the same bytes under another name
-        goes = remove_others and not (path in by_path and by_path[path].sha256 in brought)
+        goes = remove_others and not (path in by_path and by_path[path].sha256 in bundled_hashes)
         differences.append(Difference(kind, subject, "remove" if goes else "keep"))
         removed += [path] if goes else []
     hashes = {path: document.sha256 for path, document in by_path.items() if document.error_code != MISSING} | dict(

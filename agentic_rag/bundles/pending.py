@@ -20,7 +20,7 @@ from agentic_rag.base.errors import AgenticRagError, NotFound
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.bundles.contents import PLACES
 from agentic_rag.bundles.form import DOCUMENTS
-from agentic_rag.bundles.placing import Owners, bring_files, bring_what_fits, read_expected, remove_files
+from agentic_rag.bundles.placing import Owners, import_fitting_memories, place_files, read_expected, remove_files
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.documents import Documents
@@ -73,32 +73,33 @@ class PendingImports:
 
     # -- one import -------------------------------------------------------------------------------------------
 
-    async def take_back(self, under_way: ImportRecord) -> bool:
+    async def undo(self, pending_import: ImportRecord) -> bool:
         """Remove the workspace of a domain that was not created; an existing domain is kept. False: failed for now."""
         try:
-            if await self._db.read(lambda conn: domains.get(conn, under_way.domain_id)) is None:
-                target = self._place_of(under_way)
+            if await self._db.read(lambda conn: domains.get(conn, pending_import.domain_id)) is None:
+                target = self._workspace_of(pending_import)
                 await anyio.to_thread.run_sync(remove_workspace, self._workspaces, target)
-            await self._db.write(lambda conn: imports.delete(conn, under_way.id), durable=True)
+            await self._db.write(lambda conn: imports.delete(conn, pending_import.id), durable=True)
         except (AgenticRagError, OSError) as exc:
-            log.warning("the remaining files of import %s will be removed at the next start: %s", under_way.id, exc)
+            problem = "the remaining files of import %s will be removed at the next start: %s"
+            log.warning(problem, pending_import.id, exc)
             return False
         return True
 
-    def _place_of(self, under_way: ImportRecord) -> Path:
+    def _workspace_of(self, pending_import: ImportRecord) -> Path:
         """Return the path of a new domain's workspace."""
-        return (self._workspaces / under_way.domain_id).absolute()
+        return (self._workspaces / pending_import.domain_id).absolute()
 
-    async def give_up(self, under_way: ImportRecord) -> None:
+    async def remove_unstored(self, pending_import: ImportRecord) -> None:
         """Remove the files of an import that was not stored; if that is unknown, the next start decides."""
         try:
             current = await self._db.read(imports.list_all)
         except AgenticRagError:
             return
-        if under_way.id not in [pending.id for pending in current]:
-            await self._drop(under_way)
+        if pending_import.id not in [pending.id for pending in current]:
+            await self._remove_files(pending_import)
 
-    async def end(self, under_way: ImportRecord) -> list[Note]:
+    async def complete(self, pending_import: ImportRecord) -> list[Note]:
         """Move the files of a stored import into place, then delete the import; return notes about omitted parts.
 
         Repeating the call has the same result.
@@ -106,24 +107,24 @@ class PendingImports:
         Raises:
             WorkspaceRefused, StorageFull: the import stays, and `resume` continues it.
         """
-        record = await self._directory.get(under_way.domain_id)
-        files = self.folder_of(under_way.id) / "files"
+        record = await self._directory.get(pending_import.domain_id)
+        files = self.folder_of(pending_import.id) / "files"
         if not await anyio.to_thread.run_sync(files.is_dir):  # deleted by hand, or only the store was restored
-            log.warning("an import over %s has lost its files: nothing more is brought or removed", record.id)
-            await self._db.write(partial(imports.delete, import_id=under_way.id), durable=True)
+            log.warning("an import over %s has lost its files: nothing more is added or removed", record.id)
+            await self._db.write(partial(imports.delete, import_id=pending_import.id), durable=True)
             return []
-        notes = await self._bring(under_way, record, files)
+        notes = await self._place(pending_import, record, files)
         failpoints.reached("bundle.applied")
         # The row goes before the folder: a row without files would be reported as lost.
-        await self._db.write(partial(imports.delete, import_id=under_way.id), durable=True)
+        await self._db.write(partial(imports.delete, import_id=pending_import.id), durable=True)
         failpoints.reached("bundle.done")
-        await self._drop(under_way)
-        await self.follow(record.id)
+        await self._remove_files(pending_import)
+        await self.add_documents(record.id)
         return notes
 
-    async def _bring(self, under_way: ImportRecord, record: DomainRecord, files: Path) -> list[Note]:
+    async def _place(self, pending_import: ImportRecord, record: DomainRecord, files: Path) -> list[Note]:
         """Remove the files to be removed, then move files and memories into place; return notes about omitted parts."""
-        workspace, removed = Path(record.workspace), under_way.removed
+        workspace, removed = Path(record.workspace), pending_import.removed
         expected = await anyio.to_thread.run_sync(read_expected, files.parent)
         notes = await self._remove_documents(record.id, removed, expected) if removed else []
         async with self._history.changing(record.id) as notice:
@@ -131,18 +132,18 @@ class PendingImports:
                 if removed:
                     notes += await self._threads.run(record.id, remove_files, workspace, removed, expected)
                     # Noted, so that a retry does not remove files that a person has put there since.
-                    await self._db.write(partial(imports.end_removal, import_id=under_way.id), durable=True)
+                    await self._db.write(partial(imports.end_removal, import_id=pending_import.id), durable=True)
                     failpoints.reached("bundle.cleared")
                 texts = PLACES.keys() - {DOCUMENTS}
-                notes += await self._threads.run(record.id, bring_files, files, texts, workspace, expected)
+                notes += await self._threads.run(record.id, place_files, files, texts, workspace, expected)
             finally:  # from now on the files belong to the importing user
-                await self.note(under_way, notice)
-        notes += await self._threads.run(record.id, bring_files, files, [DOCUMENTS], workspace, expected)
-        owner = self._owners.of(under_way.user_id, DomainSettings.model_validate(record.settings))
-        return notes + await self._threads.run(record.id, bring_what_fits, files, workspace, owner)
+                await self.attribute(pending_import, notice)
+        notes += await self._threads.run(record.id, place_files, files, [DOCUMENTS], workspace, expected)
+        owner = self._owners.of(pending_import.user_id, DomainSettings.model_validate(record.settings))
+        return notes + await self._threads.run(record.id, import_fitting_memories, files, workspace, owner)
 
-    async def _drop(self, under_way: ImportRecord) -> None:
-        await anyio.to_thread.run_sync(partial(shutil.rmtree, self.folder_of(under_way.id), ignore_errors=True))
+    async def _remove_files(self, pending_import: ImportRecord) -> None:
+        await anyio.to_thread.run_sync(partial(shutil.rmtree, self.folder_of(pending_import.id), ignore_errors=True))
 
     async def _remove_documents(
         self, domain_id: str, removed: Sequence[str], expected: Mapping[str, str]
@@ -160,14 +161,14 @@ class PendingImports:
             failpoints.reached("bundle.removed")
         return notes
 
-    async def note(self, under_way: ImportRecord, notice: ChangeNotice) -> None:
+    async def attribute(self, pending_import: ImportRecord, notice: ChangeNotice) -> None:
         """Attribute the files of an import to its user in the history, if they can be read now."""
         try:
-            await notice(under_way.user_id)
+            await notice(pending_import.user_id)
         except AgenticRagError as exc:
-            log.warning("the files of %s enter the history later: %s", under_way.domain_id, exc)
+            log.warning("the files of %s enter the history later: %s", pending_import.domain_id, exc)
 
-    async def follow(self, domain_id: str) -> None:
+    async def add_documents(self, domain_id: str) -> None:
         """Add the documents; the next scan of the folders adds those that fail now."""
         self._directory.expect_files(domain_id)
         try:
@@ -184,50 +185,50 @@ class PendingImports:
     async def finish(self) -> None:
         """Complete or undo the imports of an earlier process, and remove its temporary files."""
         kept_names = set()
-        for under_way in await self._db.read(imports.list_all):
+        for pending_import in await self._db.read(imports.list_all):
             try:
-                await self._directory.get(under_way.domain_id)
+                await self._directory.get(pending_import.domain_id)
             except NotFound:
-                places = (self._folder / under_way.id, self._place_of(under_way))
-                if await self._is_ours(*places) and not await self.take_back(under_way):
-                    kept_names.add(under_way.id)
+                places = (self._folder / pending_import.id, self._workspace_of(pending_import))
+                if await self._is_ours(*places) and not await self.undo(pending_import):
+                    kept_names.add(pending_import.id)
                 continue
-            place = self.folder_of(under_way.id)
-            if await self._is_ours(place) and not await self._resume(under_way):
+            place = self.folder_of(pending_import.id)
+            if await self._is_ours(place) and not await self._resume(pending_import):
                 kept_names.add(place.name)
-        await anyio.to_thread.run_sync(_sweep, self._folder, kept_names)
+        await anyio.to_thread.run_sync(_remove_leftovers, self._folder, kept_names)
 
     async def resume(self) -> None:
         """Resume imports over domains that could not be completed when they were stored, because the disk was full."""
-        for domain_id in {pending.domain_id for pending in await self._waiting()}:
+        for domain_id in {pending.domain_id for pending in await self._list_waiting()}:
             async with self._domains.changing(domain_id):
-                for under_way in await self._waiting():  # another import may have completed some of them
-                    if under_way.domain_id == domain_id:
-                        await self._resume(under_way)
+                for pending_import in await self._list_waiting():  # another import may have completed some of them
+                    if pending_import.domain_id == domain_id:
+                        await self._resume(pending_import)
 
-    async def end_earlier(self, domain_id: str) -> None:
+    async def complete_earlier(self, domain_id: str) -> None:
         """Complete the pending imports of a domain before a newer one; the caller holds `Domains.changing`.
 
         Raises:
             WorkspaceRefused, StorageFull: an import cannot be completed yet.
         """
-        for under_way in await self._waiting():
-            if under_way.domain_id == domain_id:
-                await self.end(under_way)
+        for pending_import in await self._list_waiting():
+            if pending_import.domain_id == domain_id:
+                await self.complete(pending_import)
 
-    async def _waiting(self) -> list[ImportRecord]:
+    async def _list_waiting(self) -> list[ImportRecord]:
         """Return this data folder's imports over domains that wait for their files."""
         candidates = [pending for pending in await self._db.read(imports.list_all) if pending.id not in self.busy]
         return await anyio.to_thread.run_sync(
             lambda: [pending for pending in candidates if self.folder_of(pending.id).is_dir()]
         )
 
-    async def _resume(self, under_way: ImportRecord) -> bool:
+    async def _resume(self, pending_import: ImportRecord) -> bool:
         try:
-            for note in await self.end(under_way):
-                log.warning("an import over %s: %s: %s", under_way.domain_id, note.path, note.text)
+            for note in await self.complete(pending_import):
+                log.warning("an import over %s: %s: %s", pending_import.domain_id, note.path, note.text)
         except AgenticRagError as exc:
-            log.warning("an import over %s is not complete, and is tried again: %s", under_way.domain_id, exc)
+            log.warning("an import over %s is not complete, and is tried again: %s", pending_import.domain_id, exc)
             return False
         return True
 
@@ -239,7 +240,7 @@ class PendingImports:
         return not self._db.shared or await anyio.to_thread.run_sync(lambda: any(place.is_dir() for place in places))
 
 
-def _sweep(folder: Path, kept_names: Collection[str]) -> None:
+def _remove_leftovers(folder: Path, kept_names: Collection[str]) -> None:
     """Remove the temporary folders of killed processes."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name not in kept_names:

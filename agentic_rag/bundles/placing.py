@@ -19,7 +19,7 @@ from agentic_rag.base.bundle_errors import BundleDamaged
 from agentic_rag.base.errors import QuotaExceeded, WorkspaceRefused, disk_errors
 from agentic_rag.bundles.contents import PLACES
 from agentic_rag.bundles.form import DOCUMENTS, MEMORIES
-from agentic_rag.bundles.memory_files import Remembered, bring, check_room, memory_from_bytes
+from agentic_rag.bundles.memory_files import MemoryContent, add_memory, check_room, memory_from_bytes
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.workspaces import make_workspace
 from agentic_rag.tools.entries.reading import Note
@@ -31,12 +31,12 @@ EXPECTED = "expected.json"
 
 @dataclass(frozen=True, slots=True)
 class BundleOwner:
-    """The owner of a bundle's memories, and the limit of memories per role. ``shelf`` provides the memories."""
+    """The owner of a bundle's memories, and the limit of memories per role. ``cache`` provides the memories."""
 
     scope: str
     user: str
     limit: int
-    shelf: MemoryCache
+    cache: MemoryCache
 
     def folder(self, workspace: Path, role: str) -> Folder:
         """Return the folder that names the memory of a role in a workspace."""
@@ -45,20 +45,20 @@ class BundleOwner:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Chooses the owner of imported memories. ``limit``: memories per role; ``shelf`` provides the memories."""
+    """Chooses the owner of imported memories. ``limit``: memories per role; ``cache`` provides the memories."""
 
     access: Access
     limit: int
-    shelf: MemoryCache
+    cache: MemoryCache
 
     def of(self, user_id: str, settings: DomainSettings) -> BundleOwner:
         """Return the owner of memories that a user imports into a domain with these settings."""
         return BundleOwner(
-            settings.memory_scope or ("domain" if self.access.alone else "user"), user_id, self.limit, self.shelf
+            settings.memory_scope or ("domain" if self.access.alone else "user"), user_id, self.limit, self.cache
         )
 
 
-def build(files: Path, workspace: Path) -> None:
+def build_workspace(files: Path, workspace: Path) -> None:
     """Create a new domain's workspace from a bundle's members, in a temporary folder.
 
     Raises:
@@ -94,23 +94,23 @@ def check_places(workspace: Path, paths: Iterable[str]) -> None:
                 raise WorkspaceRefused(path, exc.strerror or exc.why) from exc
 
 
-def keep_expected(folder: Path, expected: Mapping[str, str]) -> None:
+def write_expected(folder: Path, expected: Mapping[str, str]) -> None:
     """Store the expected checksums in an import's folder: SHA-256 of the replaced files, empty for free paths.
 
     Raises:
         StorageFull: the disk is full.
     """
-    with _tell_errors():
+    with _translate_errors():
         Folder(folder).write(EXPECTED, [orjson.dumps(dict(expected))])
 
 
 def read_expected(folder: Path) -> dict[str, str]:
-    """Return the checksums stored by `keep_expected`; empty if there are none.
+    """Return the checksums stored by `write_expected`; empty if there are none.
 
     Raises:
         StorageFull: the file cannot be read now.
     """
-    with _tell_errors():
+    with _translate_errors():
         try:
             checksums: dict[str, str] = orjson.loads((folder / EXPECTED).read_bytes())
         except (FileNotFoundError, orjson.JSONDecodeError):
@@ -127,7 +127,7 @@ def remove_files(workspace: Path, removed: Iterable[str], expected: Mapping[str,
         WorkspaceRefused, StorageFull: a retry removes the remaining files.
     """
     root, notes = Folder(workspace), []
-    with _tell_errors():
+    with _translate_errors():
         for path in removed:
             folder, _, name = path.partition("/")
             if f"{folder}/" == DOCUMENTS:
@@ -142,7 +142,7 @@ def remove_files(workspace: Path, removed: Iterable[str], expected: Mapping[str,
     return notes
 
 
-def bring_files(files: Path, folders: Iterable[str], workspace: Path, expected: Mapping[str, str]) -> list[Note]:
+def place_files(files: Path, folders: Iterable[str], workspace: Path, expected: Mapping[str, str]) -> list[Note]:
     """Move the remaining files of an import's folder into a workspace; return notes about changed files that stay.
 
     ``folders``: the bundle's folders whose files are moved.
@@ -151,7 +151,7 @@ def bring_files(files: Path, folders: Iterable[str], workspace: Path, expected: 
         WorkspaceRefused, StorageFull: a retry moves the remaining files.
     """
     root, notes = Folder(workspace), []
-    with _tell_errors():
+    with _translate_errors():
         for source in sorted(path for folder in folders for path in (files / folder).rglob("*") if path.is_file()):
             path = source.relative_to(files).as_posix()
             folder, _, name = path.partition("/")
@@ -173,7 +173,7 @@ def _hash_of(folder: Folder, name: str) -> str:
 
 
 @contextmanager
-def _tell_errors() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Translate file system exceptions raised inside into the product's errors."""
     with disk_errors():
         try:
@@ -182,64 +182,64 @@ def _tell_errors() -> Iterator[None]:
             raise WorkspaceRefused(str(exc.filename), exc.strerror or exc.why) from exc
 
 
-def bring_memories(files: Path, workspace: Path, owner: BundleOwner) -> None:
+def import_memories(files: Path, workspace: Path, owner: BundleOwner) -> None:
     """Add an import's memories to the workspace of a new domain, as PromptX's files, which are read from there later.
 
     Raises:
         StorageFull, QuotaExceeded, BundleDamaged: a memory does not fit; the error names it.
     """
-    shelf = MemoryCache()
+    cache = MemoryCache()
     try:
-        for source in _memories(files):
-            _bring_memory(source, workspace, owner, shelf)
+        for source in _list_memory_files(files):
+            _import_memory(source, workspace, owner, cache)
     finally:
-        shelf.close()
+        cache.close()
 
 
 def check_memories(files: Path, workspace: Path, owner: BundleOwner) -> None:
-    """Check whether `bring_memories` would fail, without changing anything.
+    """Check whether `import_memories` would fail, without changing anything.
 
     Raises:
         StorageFull, QuotaExceeded, BundleDamaged: a memory does not fit; the error names it.
     """
-    for source in _memories(files):
-        check_room(owner.shelf, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
+    for source in _list_memory_files(files):
+        check_room(owner.cache, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
 
 
-def bring_what_fits(files: Path, workspace: Path, owner: BundleOwner) -> list[Note]:
+def import_fitting_memories(files: Path, workspace: Path, owner: BundleOwner) -> list[Note]:
     """Add the memories of a checked import; return notes about those that no longer fit, because memories were added.
 
     Raises:
         StorageFull: a retry adds the remaining memories.
     """
     notes = []
-    for source in _memories(files):
+    for source in _list_memory_files(files):
         try:
-            _bring_memory(source, workspace, owner, owner.shelf)
+            _import_memory(source, workspace, owner, owner.cache)
         except (QuotaExceeded, BundleDamaged) as exc:  # a retry would fail as well
             notes.append(Note(f"{MEMORIES}{source.name}", f"left out: {exc}"))
     return notes
 
 
-def _memories(files: Path) -> list[Path]:
+def _list_memory_files(files: Path) -> list[Path]:
     return sorted((files / MEMORIES).glob("*.json"))
 
 
-def _read_memory(source: Path) -> Remembered:
+def _read_memory(source: Path) -> MemoryContent:
     return memory_from_bytes(f"{MEMORIES}{source.name}", source.read_bytes())
 
 
-def _bring_memory(source: Path, workspace: Path, owner: BundleOwner, shelf: MemoryCache) -> None:
-    bring(shelf, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
+def _import_memory(source: Path, workspace: Path, owner: BundleOwner, cache: MemoryCache) -> None:
+    add_memory(cache, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
     failpoints.reached("bundle.memory")
 
 
-def move_in(folder: Path, target: Path) -> None:
+def move_folder(folder: Path, target: Path) -> None:
     """Move a folder of an import into place, for example a new domain's workspace, durably.
 
     Raises:
         StorageFull: the disk is full.
     """
-    with _tell_errors():
+    with _translate_errors():
         target.parent.mkdir(parents=True, exist_ok=True)
         move_durably(folder, target)

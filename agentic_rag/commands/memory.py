@@ -126,7 +126,7 @@ def take_over_memories(data: Data = None) -> None:
 
 async def _take_over(settings: "Settings") -> int:
     from agentic_rag.backup.upgrading import open_database
-    from agentic_rag.roles.memory_moves import take_all_over
+    from agentic_rag.roles.memory_store import take_all_over
 
     database = await open_database(settings)
     try:

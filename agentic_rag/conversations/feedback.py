@@ -17,7 +17,7 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.directory.cases import MAX_TEXT, digest_of
-from agentic_rag.store import evaluation, feedback
+from agentic_rag.store import domains, evaluation, feedback
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.evaluation import CaseOrigin, CaseRecord, CaseState
@@ -69,6 +69,8 @@ class Feedback:
         case = None if record is None else await self._draft_case(user, record, message)
 
         def store(conn: Connection) -> None:
+            # As for every change of cases: another server may store the same case, or confirm the draft.
+            domains.lock(conn, conversation.domain_id)
             # First: a new rating replaces the draft of the earlier one, too.
             _forget_draft(conn, conversation.domain_id, message_id)
             if record is None:

@@ -97,6 +97,7 @@ class _Pattern:
 @lru_cache(2 * MAX_RULES)
 def _compile_pattern(pattern: str) -> _Pattern:
     whole = tuple(_fold(pattern).rstrip("/").split("*"))
+    # The empty last piece stands for any rest, so that the second form matches every path below a matching folder.
     return _Pattern(whole, (*whole[:-1], f"{whole[-1]}/", ""))
 
 
@@ -108,6 +109,7 @@ def matches_pieces(pieces: Sequence[str], text: str) -> bool:
     if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
         return False
     at, end = len(first), len(text) - len(last)
+    # The leftmost position of each piece leaves the most text for the following ones, so no other needs to be tried.
     for part in middle:
         position = text.find(part, at, end)
         if position < 0:

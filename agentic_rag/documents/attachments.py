@@ -16,7 +16,14 @@ import anyio.to_thread
 import orjson
 from sqlalchemy import Connection
 
-from agentic_rag.base.errors import DocumentUnsupported, InvalidInput, NotFound, UnreadableAttachment
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import (
+    DocumentUnsupported,
+    InvalidInput,
+    NotFound,
+    StorageUnavailable,
+    UnreadableAttachment,
+)
 from agentic_rag.base.ids import ConversationId, DocumentId, TurnId
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.documents.disk_reserve import DiskReserve
@@ -121,6 +128,7 @@ class Attachments:
             UnreadableAttachment: the file has no readable text.
             LimitReached: the conversation has as many attachments as possible.
             StorageFull: the files cannot be written.
+            StorageUnavailable: the database does not answer. The attachment may be stored nevertheless.
         """
         ident = new_id("att")
         try:
@@ -151,17 +159,20 @@ class Attachments:
             notes=summary.notes,
             created_at=now(),
         )
-        stored = False
+        may_be_stored = False
         try:
             for row, content in zip(rows, (data, passages), strict=True):
                 await self._files.write(row.ref, content)
+            failpoints.reached("attachment.placed")
             with anyio.CancelScope(shield=True):  # a stored record must keep its files
+                may_be_stored = True
                 await self._db.write(lambda conn: attachments.insert(conn, record, rows), durable=True)
-                stored = True
-        finally:
-            if not stored:
+        except BaseException as exc:
+            # After a lost connection the record may exist. If not, the doctor finds its files.
+            if not (may_be_stored and isinstance(exc, StorageUnavailable)):
                 with anyio.CancelScope(shield=True):
                     await self._files.remove([row.ref for row in rows])
+            raise
         return record
 
     async def _read(self, ident: str, incoming: Incoming[AttachmentRecord]) -> tuple[FileSummary, bytes]:

@@ -17,9 +17,9 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.directory.source_forms import SourceForm, chosen_kind, free_folder
 from agentic_rag.store import endpoints, schedules, sources
 from agentic_rag.store.clock import new_id, now
-from agentic_rag.store.endpoints import Channel, EndpointRecord, EventKind
-from agentic_rag.store.schedules import CatchUp, ScheduleRecord
-from agentic_rag.store.sources import SourceKind, SourceRecord, SourceState
+from agentic_rag.store.endpoints import MAX_ENDPOINTS, Channel, EndpointRecord, EventKind
+from agentic_rag.store.schedules import MAX_SCHEDULES, CatchUp, ScheduleRecord
+from agentic_rag.store.sources import MAX_SOURCES, SourceKind, SourceRecord, SourceState
 from agentic_rag.tools.entries.reading import Note
 
 MAX_ENTRIES = 100
@@ -54,12 +54,16 @@ Bundled = TypeVar("Bundled", BundledEndpoint, BundledSchedule, SourceForm)
 
 @dataclass(frozen=True, slots=True)
 class BundledNotifications:
-    """The endpoints, schedules and sources of a bundle. ``notes`` list those that are invalid and left out."""
+    """The endpoints, schedules and sources of a bundle.
+
+    ``notes`` list those that are left out. ``path`` names their file in the notes.
+    """
 
     endpoints: tuple[BundledEndpoint, ...] = ()
     schedules: tuple[BundledSchedule, ...] = ()
     sources: tuple[SourceForm, ...] = ()
     notes: tuple[Note, ...] = ()
+    path: str = ""
 
 
 def write_notifications(
@@ -120,7 +124,7 @@ def read_notifications(value: Json, path: str) -> BundledNotifications:
             )
             del named_sources[name]
     return BundledNotifications(
-        tuple(bundled_endpoints), tuple(named_schedules.values()), tuple(named_sources.values()), tuple(notes)
+        tuple(bundled_endpoints), tuple(named_schedules.values()), tuple(named_sources.values()), tuple(notes), path
     )
 
 
@@ -142,39 +146,51 @@ def _read(value: Json, name: str, kind: type[Bundled], path: str, notes: list[No
     return forms
 
 
-def missing_names(
-    conn: Connection, domain_id: str, bundled: BundledNotifications
-) -> tuple[set[str], set[str], set[str]]:
-    """Return the names of the bundle's endpoints, schedules and sources that a domain lacks."""
-    endpoint_names = {endpoint.name for endpoint in endpoints.of_domain(conn, domain_id)}
-    timed = {schedule.name for schedule in schedules.of_domain(conn, domain_id)}
-    read_from = {source.name for source in sources.of_domain(conn, domain_id)}
-    return (
-        {endpoint.name for endpoint in bundled.endpoints} - endpoint_names,
-        {schedule.name for schedule in bundled.schedules} - timed,
-        {source.name for source in bundled.sources} - read_from,
+def notifications_to_add(conn: Connection, domain_id: str, bundled: BundledNotifications) -> BundledNotifications:
+    """Return the endpoints, schedules and sources that an import adds to a domain: those whose names the domain lacks.
+
+    Those beyond a limit of the domain become notes.
+    """
+    notes = list(bundled.notes)
+    stored: dict[str, Sequence[EndpointRecord] | Sequence[ScheduleRecord] | Sequence[SourceRecord]] = {
+        "endpoints": endpoints.of_domain(conn, domain_id),
+        "schedules": schedules.of_domain(conn, domain_id),
+        "sources": sources.of_domain(conn, domain_id),
+    }
+
+    def choose(noun: str, listed: Sequence[Bundled], limit: int) -> tuple[Bundled, ...]:
+        names = {record.name for record in stored[noun]}
+        new = [item for item in listed if item.name not in names]
+        room = max(0, limit - len(stored[noun]))
+        problem = f"is left out: a domain has at most {limit} {noun}"
+        notes.extend(Note(f"{bundled.path}.{noun}", f"{item.name!r} {problem}") for item in new[room:])
+        return tuple(new[:room])
+
+    return BundledNotifications(
+        choose("endpoints", bundled.endpoints, MAX_ENDPOINTS),
+        choose("schedules", bundled.schedules, MAX_SCHEDULES),
+        choose("sources", bundled.sources, MAX_SOURCES),
+        tuple(notes),
     )
 
 
 def merge_notifications(conn: Connection, domain_id: str, bundled: BundledNotifications, user_id: str) -> None:
     """Add the endpoints, schedules and sources that a domain lacks, disabled. Part of the import's transaction."""
-    new_endpoints, new_schedules, new_sources = missing_names(conn, domain_id, bundled)
+    added = notifications_to_add(conn, domain_id, bundled)
     at = now()
     common: Json = {"domain_id": domain_id, "enabled": False, "problem": CAME}
     common |= {"created_by": user_id, "created_at": at, "updated_at": at}
-    for endpoint in bundled.endpoints:
-        if endpoint.name in new_endpoints:
-            identity: Json = {"name": endpoint.name, "channel": endpoint.channel, "events": endpoint.events}
-            fields: Json = {"shown": "", "with_texts": endpoint.with_texts, **identity, **common}
-            EndpointRecord(id=new_id("end"), **fields).insert(conn)
-    for schedule in bundled.schedules:
-        if schedule.name in new_schedules:
-            values: Json = {name: getattr(schedule, name) for name in BundledSchedule.model_fields}
-            ScheduleRecord(id=new_id("sched"), owner_id=user_id, **values, **common).insert(conn)
+    for endpoint in added.endpoints:
+        identity: Json = {"name": endpoint.name, "channel": endpoint.channel, "events": endpoint.events}
+        fields: Json = {"shown": "", "with_texts": endpoint.with_texts, **identity, **common}
+        EndpointRecord(id=new_id("end"), **fields).insert(conn)
+    for schedule in added.schedules:
+        values: Json = {name: getattr(schedule, name) for name in BundledSchedule.model_fields}
+        ScheduleRecord(id=new_id("sched"), owner_id=user_id, **values, **common).insert(conn)
     folders = [record.folder for record in sources.of_domain(conn, domain_id)]
-    for source in bundled.sources:
+    for source in added.sources:
         chosen = chosen_kind(source)
-        if source.name not in new_sources or chosen is None:
+        if chosen is None:
             continue
         folder = free_folder(source.name, folders)
         folders.append(folder)  # names of this bundle may differ only in characters that no folder has

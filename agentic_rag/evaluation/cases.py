@@ -25,7 +25,7 @@ from agentic_rag.domains.case_records import (
     with_form,
 )
 from agentic_rag.domains.vault import Vault
-from agentic_rag.store import evaluation
+from agentic_rag.store import domains, evaluation
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.evaluation import CaseOrigin, CaseRecord, CaseState, ResultRecord
@@ -50,7 +50,11 @@ class CaseImport:
 
 
 class Cases:
-    """The cases of all domains. Each method raises `NotFound` for an unknown domain."""
+    """The cases of all domains. Each method raises `NotFound` for an unknown domain.
+
+    Each change locks the domain's row first. Otherwise two servers could pass the checks of version, number and
+    questions at the same time.
+    """
 
     def __init__(self, database: Database, directory: Directory, vault: Vault) -> None:
         self._db = database
@@ -109,6 +113,7 @@ class Cases:
         entry, author = change("case.create", f"{domain_id}/{record.id}", origin=origin.value), acting().user_id
 
         def store(conn: Connection) -> None:
+            domains.lock(conn, domain_id)
             check_new(conn, record)
             store_cases(conn, [(None, record)], author, redaction)
             audit(conn, entry)
@@ -131,12 +136,14 @@ class Cases:
         entry, author = change("case.update", f"{domain_id}/{case_id}"), acting().user_id
 
         def store(conn: Connection) -> CaseRecord:
+            domains.lock(conn, domain_id)
             before = evaluation.get_case(conn, domain_id, case_id)
             if before is None:
                 raise NotFound("case", case_id)
             if version is not None and version != before.version:
                 raise VersionConflict(version, before.version)
             after = before if form is None else with_form(before, form)
+            # The version also grows if only the state changes, so that another admin's stale form is refused.
             after = after.replace(state=state or after.state, version=before.version + 1, updated_at=now())
             if after.state is CaseState.ACTIVE and not after.expect:
                 raise InvalidInput("expect", "say what the answer must cite or contain before the case is active.")
@@ -158,6 +165,7 @@ class Cases:
         entry, author = change("case.delete", f"{domain_id}/{case_id}"), acting().user_id
 
         def store(conn: Connection) -> None:
+            domains.lock(conn, domain_id)
             before = evaluation.get_case(conn, domain_id, case_id)
             if before is None:
                 raise NotFound("case", case_id)
@@ -176,6 +184,7 @@ class Cases:
         form, author = None if document is None else read_form(CaseForm, document, "case"), acting().user_id
 
         def store(conn: Connection) -> None:
+            domains.lock(conn, domain_id)
             before = evaluation.get_case(conn, domain_id, case_id)
             after = None
             if form is not None:
@@ -209,6 +218,7 @@ class Cases:
         author = acting().user_id
 
         def store(conn: Connection) -> tuple[int, int, int]:
+            domains.lock(conn, domain_id)
             result = merge_cases(conn, domain_id, parsed.cases, origin, author, redaction, state=state)
             audit(conn, entry)
             return result

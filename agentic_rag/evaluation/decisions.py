@@ -74,6 +74,7 @@ class Comparison:
 def sign_test(worse: int, better: int) -> float:
     """Return the probability of at least ``worse`` of all changed cases being worse by chance."""
     total = worse + better
+    # Exact integers: with 5 000 cases, a sum of floats would underflow to zero.
     ways: int = sum(comb(total, count) for count in range(worse, total + 1))
     return float(ways / 2**total)
 
@@ -128,7 +129,7 @@ def compare_runs(
         decision, reason = Decision.HOLD, f"{impossible} would lose the document that answers it"
     if unknown:
         reason = "; ".join(filter(None, [reason, f"{unknown} could not be judged"]))
-        if not compared:
+        if not compared:  # a model that is down proves nothing: neither a pass nor a hold
             decision = Decision.WARN
     return Comparison(
         decision, compared, unknown, tuple(worse), tuple(better), p, rank_worse, rank_better, rank_p, reason

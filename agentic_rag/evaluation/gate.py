@@ -8,6 +8,7 @@ author or an operator can still apply.
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -42,7 +43,7 @@ from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.prompt_files import PromptFiles, check_name
 from agentic_rag.evaluation.decisions import Comparison, Decision, compare_runs
 from agentic_rag.evaluation.retrieval import RunSubject
-from agentic_rag.evaluation.runs import Runs, RunWish, insist, summaries_of
+from agentic_rag.evaluation.runs import SILENT_SECONDS, Runs, RunWish, insist, seconds_ago, summaries_of
 from agentic_rag.evaluation.verdicts import summarise
 from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.trials import check_size
@@ -343,7 +344,7 @@ class ChangeGate:
 
         Raises:
             VersionConflict: the domain has another version.
-            ChangeHeld: cases became worse; the change is a draft.
+            ChangeHeld: cases became worse, or the trial failed; the change is a draft.
             ChangeOnTrial: the change is tried with whole answers; the server applies it afterwards.
         """
         counts = await self._db.read(lambda conn: evaluation.count_cases(conn, domain_id))
@@ -365,6 +366,7 @@ class ChangeGate:
         # Without a case that expects these documents, no case can lose its passage.
         if plan.kinds == ("removal",) and not await self._names_document(domain_id, plan):
             return []
+        warnings: list[str] = []
         if "retrieval" in plan.tiers:
             later = active > MAX_AT_ONCE
             draft = await self.start(domain_id, plan, "retrieval", then_apply=later)
@@ -372,21 +374,22 @@ class ChangeGate:
                 raise ChangeOnTrial(draft.id)
             draft = await self.wait(domain_id, draft.id)
             decision = draft.decision
-            if draft.state is DraftState.HELD and not warns_only:
+            # A trial that could not be carried out has shown nothing, so it counts like one that found worse cases.
+            if draft.state in (DraftState.HELD, DraftState.FAILED) and not warns_only:
                 raise ChangeHeld(
                     draft.id,
                     decision["decision"],
-                    len(decision["worse"]),
-                    decision["compared"],
-                    decision["p"],
+                    len(decision.get("worse", ())),
+                    decision.get("compared", 0),
+                    decision.get("p", 1.0),
                     decision["sentence"],
                 )
-            if draft.state in (DraftState.HELD, DraftState.WARNED):
-                return [f"evaluation: {decision['sentence']}"]
+            if draft.state in (DraftState.HELD, DraftState.WARNED, DraftState.FAILED):
+                warnings.append(f"evaluation: {decision['sentence']}")
         if evaluated.answers and "answers" in plan.tiers:
             draft = await self.start(domain_id, plan, "answers", then_apply=True, repeats=evaluated.repeats)
             raise ChangeOnTrial(draft.id)
-        return []
+        return warnings
 
     async def guard_settings(self, domain_id: str, settings: Json) -> list[str]:
         """Try a change that is merged into the settings before it is made. See `guard`."""
@@ -431,9 +434,9 @@ class ChangeGate:
             if not run.draft_id:
                 continue
             # Two steps, as a refused write of the second must not repeat the first.
-            decided = await insist(partial(self._decide_ended, run.domain_id, run.draft_id))
-            if decided is not None:
-                await insist(partial(self._apply_tried, *decided))
+            draft = await insist(partial(self._decide_ended, run.domain_id, run.draft_id))
+            if draft is not None:
+                await insist(partial(self._apply_tried, draft))
 
     async def work_searches(self) -> None:
         """Run the queued runs of the retrieval tier."""
@@ -446,52 +449,73 @@ class ChangeGate:
     async def resume(self) -> None:
         """Resume the runs and trials that an earlier process left unfinished."""
         await self._runs.resume()
-        for draft in await self._db.read(evaluation.trying_drafts):
-            await self.settle(draft.domain_id, draft.id)
+        # On a shared database, another process may be deciding about a trial or applying its change right now.
+        await self.settle_abandoned(SILENT_SECONDS if self._db.shared else 0.0)
+
+    async def settle_abandoned(self, silent: float = SILENT_SECONDS) -> None:
+        """Decide about trials whose process died after their last run, and apply changes that it had still to apply.
+
+        ``silent``: seconds without a change of the draft after which its process counts as dead.
+        """
+        for draft in await self._db.read(evaluation.unsettled_drafts):
+            if draft.updated_at <= seconds_ago(silent):
+                await self.settle(draft.domain_id, draft.id)
 
     async def settle(self, domain_id: str, draft_id: str) -> None:
         """Decide about a change whose runs have ended, and apply the change if its draft asks for that."""
-        decided = await self._decide_ended(domain_id, draft_id)
-        if decided is not None:
-            await self._apply_tried(*decided)
+        draft = await self._decide_ended(domain_id, draft_id)
+        if draft is not None:
+            await self._apply_tried(draft)
 
-    async def _decide_ended(self, domain_id: str, draft_id: str) -> tuple[DraftRecord, DraftState] | None:
-        """Decide about a change whose runs have ended. Return the draft and its state if it is to be applied."""
+    async def _decide_ended(self, domain_id: str, draft_id: str) -> DraftRecord | None:
+        """Decide about a change whose runs have ended. Return its draft if the change is to be applied now."""
         draft = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
-        if draft is None or draft.state is not DraftState.TRYING:
+        if draft is not None and draft.state is DraftState.TRYING:
+            await self._decide(draft)
+            draft = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
+        if draft is None or not draft.then_apply or draft.state not in evaluation.TO_APPLY:
             return None
+        return draft
+
+    async def _decide(self, draft: DraftRecord) -> None:
+        """Store the decision about a change, unless its runs are still going on or some cases have to be repeated."""
         ids = [draft.before_run, draft.after_run, *draft.decision.get("again", ())]
         loaded = [
-            await self._db.read(partial(evaluation.get_run, domain_id=domain_id, run_id=run_id)) for run_id in ids
+            await self._db.read(partial(evaluation.get_run, domain_id=draft.domain_id, run_id=run_id)) for run_id in ids
         ]
         runs = [run for run in loaded if run is not None]
         if any(run.state not in RUN_ENDED for run in runs):
-            return None
+            return
         broken = next((run for run in runs if run.state is RunState.FAILED), None)
         if len(runs) < len(ids) or broken is not None:
             reason = broken.reason if broken is not None else "a run of the trial was removed"
-            await self._decide(draft, DraftState.FAILED, {"decision": "unknown", "sentence": reason})
-            return None
+            await self._store_decision(draft, DraftState.FAILED, {"decision": "unknown", "sentence": reason})
+            return
         comparison = await self.compare(runs[:2], again=runs[2:])
         if not draft.decision.get("again") and await self._ask_again(draft, runs, comparison):
-            return None
+            return
         state = {Decision.PASS: DraftState.PASSED, Decision.WARN: DraftState.WARNED, Decision.HOLD: DraftState.HELD}
         decided = state[comparison.decision]
         stopped = next((run.reason for run in runs if run.state is RunState.STOPPED), "")
         if stopped and decided is DraftState.PASSED:  # passed on the judged cases only; the others are unknown
             decided = DraftState.WARNED
-        shown = decision_json(comparison, stopped) | {"again": [run.id for run in runs[2:]]}
-        is_decided = await self._decide(draft, decided, shown)
-        return (draft, decided) if is_decided and draft.then_apply else None
+        if decided is DraftState.HELD and draft.then_apply:
+            kind: Any = draft.kind
+            # Stored with the decision, so that a later change of the mode applies no change that was held before.
+            if (await self.settings(draft.domain_id)).mode_of(kind) == "warn":
+                decided = DraftState.WARNED
+        await self._store_decision(
+            draft, decided, decision_json(comparison, stopped) | {"again": [run.id for run in runs[2:]]}
+        )
 
-    async def _decide(self, draft: DraftRecord, state: DraftState, decision: Json) -> bool:
+    async def _store_decision(self, draft: DraftRecord, state: DraftState, decision: Json) -> None:
         fields: DraftFields = {"state": state, "decision": decision, "updated_at": now()}
-        decided = await self._db.write(
+        # Another replica may have decided meanwhile; then its decision counts.
+        await self._db.write(
             lambda conn: evaluation.update_draft(conn, draft.id, [DraftState.TRYING], **fields), durable=True
         )
         failpoints.reached("evaluation.decided")
         self._runs.announce()
-        return decided
 
     async def _ask_again(self, draft: DraftRecord, runs: Sequence[RunRecord], comparison: Comparison) -> bool:
         """Repeat the cases that differ, because a model's answers vary; return whether the repetition began."""
@@ -606,12 +630,8 @@ class ChangeGate:
         await self._db.write(store, durable=True)
         self._runs.announce()
 
-    async def _apply_tried(self, draft: DraftRecord, state: DraftState) -> None:
-        """Apply a change after its trial, unless the trial held the change and the domain does not merely warn."""
-        settings = await self._directory.settings(draft.domain_id)
-        kind: Any = draft.kind
-        if state is DraftState.HELD and settings.evaluation.mode_of(kind) != "warn":
-            return
+    async def _apply_tried(self, draft: DraftRecord) -> None:
+        """Apply a change after its trial. A change that is no longer possible becomes a failed draft."""
         with acting_for(draft.author):  # history and audit rows name the author, not the server
             try:
                 await self._make(draft)
@@ -621,9 +641,10 @@ class ChangeGate:
                 log.warning("the draft %s cannot be applied: %s", draft.id, exc)
                 decision = {**draft.decision, "sentence": f"it could not be applied: {exc}"}
                 fields: DraftFields = {"state": DraftState.FAILED, "decision": decision, "updated_at": now()}
-                await self._db.write(lambda conn: evaluation.update_draft(conn, draft.id, [state], **fields))
+                await self._db.write(lambda conn: evaluation.update_draft(conn, draft.id, [draft.state], **fields))
                 return
-            entry = change("evaluation.apply", f"{draft.domain_id}/{draft.id}", state=state.value, kind=draft.kind)
+            details = {"state": draft.state.value, "kind": draft.kind}
+            entry = change("evaluation.apply", f"{draft.domain_id}/{draft.id}", **details)
             await self._mark(draft, DraftState.APPLIED, entry, draft.author)
 
     async def _make(self, draft: DraftRecord) -> None:
@@ -642,14 +663,17 @@ class ChangeGate:
             )
         for name, text in form.components.items():
             if text is None:
-                await self._prompts.delete(draft.domain_id, name)
+                with suppress(NotFound):  # after a kill, the change is made again
+                    await self._prompts.delete(draft.domain_id, name)
             else:
                 await self._prompts.write(draft.domain_id, name, text)
         if form.role is not None:
             files = [RoleFile(file.kind, file.id, file.content) for file in form.role.files]
             await self._roles.write(draft.domain_id, form.role.id, files)
-        for document_id in await self._find_documents(draft.domain_id, form.removes):
-            await self._documents.delete(draft.domain_id, DocumentId(document_id))
+        for reference in form.removes:
+            with suppress(NotFound):
+                for document_id in await self._find_documents(draft.domain_id, [reference]):
+                    await self._documents.delete(draft.domain_id, DocumentId(document_id))
 
     # -- nightly ----------------------------------------------------------------------------------------------
 

@@ -260,7 +260,7 @@ class Runs:
 
     def _claim(self, conn: Connection, tier: Tier) -> RunRecord | None:
         # Only other replicas can leave a run silent; without them, `resume` has freed all runs of dead processes.
-        silent = _ago(SILENT_SECONDS) if self._db.shared else ""
+        silent = seconds_ago(SILENT_SECONDS) if self._db.shared else ""
         return evaluation.claim_run(conn, tier, self._owner, now(), silent)
 
     async def carry_out(self, run: RunRecord) -> None:
@@ -475,7 +475,8 @@ async def insist(write: Callable[[], Awaitable[T]]) -> T:
             await anyio.sleep(RETRY_SECONDS)
 
 
-def _ago(seconds: float) -> str:
+def seconds_ago(seconds: float) -> str:
+    """Return the time before so many seconds, in the format of stored times."""
     at = datetime.now(UTC) - timedelta(seconds=seconds)
     return at.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 

@@ -76,7 +76,9 @@ class Budgets:
         )
 
     async def put(self, wish: BudgetWish) -> BudgetState:
-        """Set a budget. It replaces the budget with the same scope, subject, unit and period.
+        """Set a budget, and wake the calls that wait for it.
+
+        It replaces the budget with the same scope, subject, unit and period.
 
         Raises:
             InvalidInput: an amount is invalid, or the domain, user or key does not exist.
@@ -106,6 +108,7 @@ class Budgets:
 
         state = await self._db.write(store, durable=True)
         await self._spending.refresh()
+        self._spending.wake_waiting()
         return state
 
     async def remove(self, budget_id: str) -> None:

@@ -109,7 +109,7 @@ class Calls:
         conversation = await self._conversations.create(user, domain_id, exchanges=question.before, transient=not keep)
         try:
             accepted = await self._send(user, conversation, question)
-        except BaseException:
+        except BaseException:  # also a cancellation: no one would ever find the unlisted conversation
             await self._deletion.end_call(conversation)
             raise
         return AcceptedCall(conversation, accepted.turn_id)
@@ -246,6 +246,7 @@ class Calls:
                     yield event
                     if new_pauses:
                         return
+        # Also if the client disconnects: closing the iterator runs this. A paused call must stay for `resume`.
         finally:
             if not call.in_conversation and not paused:
                 await self._deletion.end_call(call.conversation)

@@ -150,11 +150,13 @@ class History:
             await self._prompts.delete(domain_id, record.subject)
         else:
             await self._prompts.write(domain_id, record.subject, record.content)
+        # Last, because a refused restoration has changed nothing.
         await self._db.write(lambda conn: audit(conn, audit_entry), durable=True)
 
     async def _restore_settings(self, domain_id: str, record: HistoryRecord) -> None:
         then = _json(record) or {}
         now_set = (await self._directory.get(domain_id)).settings
+        # Settings are merged, so those that were unset then have to be removed by name. Servers have their own history.
         unset = dict.fromkeys(now_set.keys() - then["settings"].keys() - {"mcpServers"})
         await self._domains.update(
             domain_id,

@@ -69,6 +69,7 @@ class Members:
         since = anyio.current_time()
         while not await self._take(None):
             current = await self._db.read(lambda conn: replicas.get(conn, self.name))
+            # A heartbeat since the first look proves a living holder. Clocks are not compared, because they may differ.
             if before is not None and current is not None and current.heartbeat_at != before.heartbeat_at:
                 raise BadConfiguration(
                     "AGENTIC_RAG_REPLICA",
@@ -83,6 +84,7 @@ class Members:
     async def _take(self, dead: ReplicaRecord | None) -> bool:
         def store(conn: Connection) -> bool:
             joined = replicas.join(conn, self.name, self._run, __version__, self._address, dead)
+            # In the same transaction, so that no turn waits for the end of a lease whose owner is known to be dead.
             if joined and dead is not None:
                 turns.expire(conn, dead.run)
                 leases.free(conn, dead.run)

@@ -24,13 +24,11 @@ from agentic_rag.store import deliveries, domains, endpoints, secrets
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState, Event
-from agentic_rag.store.endpoints import SERVER, Channel, EndpointRecord, EventKind
+from agentic_rag.store.endpoints import MAX_ENDPOINTS, SERVER, Channel, EndpointRecord, EventKind
 from agentic_rag.store.secrets import SecretRecord
 from agentic_rag.tools.launch.addresses import AddressRules
 from agentic_rag.tools.transports.network import url_problem
 
-MAX_ENDPOINTS = 20
-"""Maximum endpoints of a domain, and of the server."""
 OLD_SECRET_SECONDS = 24 * 3600.0
 """How long messages are also signed with the secret before a rotation."""
 SECRET_BYTES = 32
@@ -99,16 +97,19 @@ def open_target(vault: Vault, row: SecretRecord) -> EndpointTarget:
     Raises:
         SecretUnreadable: the row does not open.
     """
-    target = from_json(EndpointTarget, _parse(vault.open_text(row)))
+    target = _unseal(vault, row)
     for name, value in (("url", target.url), ("secret", target.secret), ("old", target.old_secret)):
         if value:
             vault.redact.add(row.domain_id, f"{row.name}:{name}", value)
     return target
 
 
-def _parse(text: str) -> Json:
-    value: Json = orjson.loads(text)
-    return value
+def _unseal(vault: Vault, row: SecretRecord | None) -> EndpointTarget:
+    """Return an endpoint's target from its sealed row; an empty target without a row."""
+    if row is None:
+        return EndpointTarget("")
+    value: Json = orjson.loads(vault.open_text(row))
+    return from_json(EndpointTarget, value)
 
 
 class Endpoints:
@@ -206,11 +207,11 @@ class Endpoints:
             NotFound, InvalidInput, Forbidden: as `create`.
         """
         before = await self.get(domain_id, endpoint_id)
+        changes_target = form.url is not None or form.address is not None or form.secret is not None
         values: dict[str, object] = {"updated_at": now()}
-        sealed = None
-        if form.url is not None or form.address is not None or form.secret is not None:
-            target, values["shown"] = self._changed_target(before.channel, await self.target(before), form)
-            sealed = self._seal(before, target)
+        if changes_target:
+            # A wrong address is reported before the transaction, which reads the stored target again.
+            _, values["shown"] = self._changed_target(before.channel, await self.target(before), form)
         if form.name is not None:
             values["name"] = line("name", form.name, 200, required=True)
         if form.events is not None:
@@ -221,18 +222,20 @@ class Endpoints:
             self._check_recipient(user, domain_id, form.recipient)
             values["recipient"] = form.recipient
         if form.enabled is not None:
-            if form.enabled and not before.shown and sealed is None:
+            if form.enabled and not before.shown and not changes_target:
                 raise InvalidInput("enabled", "this endpoint came with a bundle and has no address yet; set its url.")
             values["enabled"] = form.enabled
-        if form.enabled or sealed is not None:  # the next attempt is due at once
+        if form.enabled or changes_target:  # the next attempt is due at once
             values |= {"failures": 0, "retry_at": None, "problem": ""}
         entry = change("endpoint.change", endpoint_id, domainId=domain_id, fields=sorted(set(values) - {"updated_at"}))
 
         def store(conn: Connection) -> None:
             if not endpoints.update(conn, endpoint_id, **values):
                 raise NotFound("endpoint", endpoint_id)
-            if sealed is not None:
-                secrets.put(conn, sealed)
+            if changes_target:
+                target, shown = self._changed_target(before.channel, self._locked_target(conn, before), form)
+                endpoints.update(conn, endpoint_id, shown=shown)
+                secrets.put(conn, self._seal(before, target))
             audit(conn, entry)
 
         await self._db.write(store, durable=True)
@@ -248,15 +251,15 @@ class Endpoints:
         record = await self.get(domain_id, endpoint_id)
         if record.channel is not Channel.WEBHOOK:
             raise InvalidInput("endpoint", f"{record.channel.value!r} has no secret of this server.")
-        before, secret = await self.target(record), new_secret()
-        until = later(OLD_SECRET_SECONDS)
-        sealed = self._seal(record, replace(before, secret=secret, old_secret=before.secret, old_until=until))
+        secret, until = new_secret(), later(OLD_SECRET_SECONDS)
         entry = change("endpoint.rotate", endpoint_id, domainId=domain_id)
 
         def store(conn: Connection) -> None:
             if not endpoints.update(conn, endpoint_id, updated_at=now()):
                 raise NotFound("endpoint", endpoint_id)
-            secrets.put(conn, sealed)
+            before = self._locked_target(conn, record)
+            target = replace(before, secret=secret, old_secret=before.secret, old_until=until)
+            secrets.put(conn, self._seal(record, target))
             audit(conn, entry)
 
         await self._db.write(store, durable=True)
@@ -331,8 +334,17 @@ class Endpoints:
         Raises:
             SecretUnreadable: the sealed row does not open.
         """
-        row = await self._db.read(lambda conn: secrets.get(conn, record.domain_id, secrets.endpoint_secret(record.id)))
+        row = await self._db.read(lambda conn: _sealed_target(conn, record))
         return EndpointTarget("") if row is None else open_target(self._vault, row)
+
+    def _locked_target(self, conn: Connection, record: EndpointRecord) -> EndpointTarget:
+        """Return the stored target to a transaction that changes it and has updated the endpoint's row before.
+
+        That update locks the row until the commit. Otherwise a new address and a rotation at the same time would each
+        write back the other's old value. The transaction may run in another thread, so this method does not tell the
+        redactor about the secrets.
+        """
+        return _unseal(self._vault, _sealed_target(conn, record))
 
     def _seal(self, record: EndpointRecord, target: EndpointTarget) -> SecretRecord:
         return self._vault.seal_text(record.domain_id, secrets.endpoint_secret(record.id), to_text(to_json(target)))
@@ -377,6 +389,10 @@ class Endpoints:
         person = self._people.user_named(recipient)
         if person is None or (domain_id != SERVER and not person.sees(domain_id)):
             raise InvalidInput("recipient", f"{recipient[:200]!r} is no active user who sees this domain.")
+
+
+def _sealed_target(conn: Connection, record: EndpointRecord) -> SecretRecord | None:
+    return secrets.get(conn, record.domain_id, secrets.endpoint_secret(record.id))
 
 
 def remove(conn: Connection, domain_id: str, endpoint_id: str) -> None:

@@ -51,12 +51,18 @@ from agentic_rag.store import endpoints, schedules, secrets
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import later, new_id, now, seconds_of
 from agentic_rag.store.database import Database
-from agentic_rag.store.schedules import FIRING_PREFIX, CatchUp, FiringRecord, FiringResult, FiringState, ScheduleRecord
+from agentic_rag.store.schedules import (
+    FIRING_PREFIX,
+    MAX_SCHEDULES,
+    CatchUp,
+    FiringRecord,
+    FiringResult,
+    FiringState,
+    ScheduleRecord,
+)
 
 log = logging.getLogger(__name__)
 
-MAX_SCHEDULES: Final = 50
-"""Maximum schedules of a domain."""
 MAX_WAITING: Final = 1_000
 """Maximum firings of one schedule that wait for their run."""
 MAX_BODY: Final = 32 * 1024
@@ -479,9 +485,15 @@ class Firings:
             if exc.retryable:
                 log.info("the run %s starts later: %s", firing.id, exc)
                 return
-            detail = one_line(f"{exc.code}: {exc}"[:1_000])
-            result = FiringResult(FiringState.FAILED, detail)
-            await self._db.write(lambda conn: schedules.end_run(conn, firing.id, result, now()), durable=True)
+            await self._fail(firing, f"{exc.code}: {exc}")
+        except Exception:
+            # Otherwise every look would start the run again, and later runs of the schedule would wait behind it.
+            log.exception("the run %s cannot be started", firing.id)
+            await self._fail(firing, "INTERNAL_ERROR: an internal error, which the server's log describes")
+
+    async def _fail(self, firing: FiringRecord, problem: str) -> None:
+        result = FiringResult(FiringState.FAILED, one_line(problem[:1_000]))
+        await self._db.write(lambda conn: schedules.end_run(conn, firing.id, result, now()), durable=True)
 
     async def _send(self, firing: FiringRecord) -> None:
         schedule = await self._db.read(lambda conn: schedules.get(conn, firing.schedule_id))

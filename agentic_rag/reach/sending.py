@@ -301,6 +301,11 @@ class Sender:
             deliveries.settle(conn, delivery.id, DeliveryState.DELIVERED, status=outcome.status)
             endpoints.note_success(conn, endpoint.id, now())
             return
+        current = endpoints.get(conn, endpoint.id)
+        if current is None or current.updated_at != endpoint.updated_at:
+            # An admin changed the endpoint during the attempt. The failure may be that of the old address or secret, so
+            # it does not count: the next attempt is due at once.
+            return
         problem, status = outcome.problem, outcome.status
         if outcome.gone:
             deliveries.settle(conn, delivery.id, DeliveryState.PARKED, status=status, problem=problem)

@@ -1,31 +1,38 @@
-"""Memories in PostgreSQL, for servers that share a store. Implements `mcp_servers.promptx.memory_cache.Stock`.
+"""The storage of memories: PromptX files beside a SQLite file, PostgreSQL for servers that share a store.
+
+`DatabaseStock` implements `mcp_servers.promptx.memory_cache.Stock`.
 
 Recalls run in worker threads. They call the database through its event loop, and block until it answers: never call
 this module in the event loop's own thread.
 
 PromptX files that a workspace still has (after the restore of a SQLite server, an import, or a manual copy) are moved
-into the database. ``network.json`` and ``state.json`` are not stored, because an export can create them from the rows.
+into the database at their next use, or by `take_all_over`. Rows in a SQLite file come from a PostgreSQL backup and
+become files at the next start. ``network.json`` and ``state.json`` are not stored, because an export can create them
+from the rows.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
 
 import anyio
+import anyio.to_thread
 from sqlalchemy import Connection
 
 from agentic_rag.base.errors import NotFound, StorageError, StorageFull
-from agentic_rag.store import engrams, memories
+from agentic_rag.store import domains, engrams, memories
 from agentic_rag.store.columns import BigInt
 from agentic_rag.store.database import Database
-from agentic_rag.store.engrams import CannotReplace, EngramInsert, EngramLesson, MemoryName, TooMany
-from agentic_rag.store.memories import EngramRecord
+from agentic_rag.store.engrams import CannotReplace, EngramInsert, EngramLesson, MemoryName, NewerNumber, TooMany
+from agentic_rag.store.memories import EngramRecord, MemoryRecord
 from agentic_rag.store.raw_tables import Work
-from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable, UnknownReplaced
+from mcp_servers.promptx.errors import BadEngram, MemoryFault, MemoryFull, MemoryUnavailable, UnknownReplaced
 from mcp_servers.promptx.ids import is_plain
 from mcp_servers.promptx.ledger import (
     COMPANIONS,
@@ -37,6 +44,7 @@ from mcp_servers.promptx.ledger import (
     Engram,
     Ledger,
     Lesson,
+    NewerEngrams,
     Tip,
     Which,
     file_lock,
@@ -44,6 +52,7 @@ from mcp_servers.promptx.ledger import (
     keywords_of,
     schema_of,
 )
+from mcp_servers.promptx.memory import SHELF, Memory, MemoryCache, memory_folder
 from mcp_servers.promptx.memory_cache import FILES, CachedMemory
 from mcp_servers.promptx.network import Network, RecallActivation
 from mcp_servers.promptx.snapshot import NETWORK, STATE, NetworkFile, read_network
@@ -164,23 +173,25 @@ class DatabaseLedger:
         """Return a no-op context: rows after the tip are excluded by number, so no transaction is held."""
         return nullcontext()
 
-    def insert(self, new: Sequence[Engram], limit: int | None = None) -> int:
-        return self._store(new, limit, superseding=False)
+    def insert(self, new: Sequence[Engram], limit: int | None = None, after: int | None = None) -> int:
+        return self._store(new, limit, after, superseding=False)
 
-    def replace(self, new: Sequence[Engram], limit: int | None = None) -> int:
-        return self._store(new, limit, superseding=True)
+    def replace(self, new: Sequence[Engram], limit: int | None = None, after: int | None = None) -> int:
+        return self._store(new, limit, after, superseding=True)
 
-    def _store(self, new: Sequence[Engram], limit: int | None, *, superseding: bool) -> int:
+    def _store(self, new: Sequence[Engram], limit: int | None, after: int | None, *, superseding: bool) -> int:
         records = [EngramInsert(_record(engram), engram.cues) for engram in new]
 
         def work(conn: Connection) -> int:
-            added = engrams.insert(conn, self._name, records, limit)
+            added = engrams.insert(conn, self._name, records, limit, after)
             if superseding:
                 engrams.supersede(conn, self._name, [record.record for record in records])
             return added
 
         try:
             return self._stock.write(self._folder, work)
+        except NewerNumber as exc:
+            raise NewerEngrams from exc
         except TooMany as exc:
             raise MemoryFull(self._folder.path, limit or 0) from exc
         except CannotReplace as exc:
@@ -199,7 +210,7 @@ class DatabaseLedger:
         return EMPTY if tip is None else Tip(*tip)
 
     def newest_row(self) -> int:
-        return self.tip().rowid
+        return self._read(lambda conn: engrams.newest(conn, self._name))
 
     def count_since(self, since: Tip, upto: Tip) -> int | None:
         def work(conn: Connection) -> int | None:
@@ -408,3 +419,96 @@ def _disk_errors(folder: Folder) -> Iterator[None]:
         yield
     except OSError as exc:
         raise MemoryUnavailable(folder.path, exc.strerror or type(exc).__name__) from exc
+
+
+CLOSE_SECONDS = 10.0
+"""How long the end of the process waits to store recall counts."""
+
+log = logging.getLogger(__name__)
+
+
+async def open_memory_cache(stack: AsyncExitStack, database: Database) -> MemoryCache:
+    """Return the memories of a server on this database, after moving those in the wrong place.
+
+    Raises:
+        StorageError: the database cannot be used.
+    """
+    if database.server is None:
+        await return_to_files(database)
+        return SHELF
+    cache = MemoryCache(DatabaseStock(database))
+
+    async def close() -> None:
+        # Recall counts are a convenience: a database that does not answer must not keep the process alive.
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            await anyio.to_thread.run_sync(cache.close, abandon_on_cancel=True)
+
+    stack.push_async_callback(close)
+    return cache
+
+
+async def return_to_files(database: Database) -> None:
+    """Write the memories in a SQLite file as PromptX files, and delete their rows.
+
+    After a crash a memory may be in both places; the next start continues, and each id is added once. Memories that
+    cannot be written stay in the database.
+    """
+    for memory in await database.read(memories.list_all):
+        workspace, engrams = await database.read(partial(_read, memory))
+        try:
+            if workspace:
+                await anyio.to_thread.run_sync(_write_files, Path(workspace), memory, engrams)
+        except (MemoryFault, OSError) as exc:
+            log.warning("the memory %s of role %s stays in the database: %s", memory.id, memory.role, exc)
+            continue
+        # After the files: a crash before this line leaves both, and the next start adds nothing twice.
+        await database.write(partial(_delete, memory), durable=True)
+
+
+def _read(memory: MemoryRecord, conn: Connection) -> tuple[str, list[EngramRecord]]:
+    domain = domains.get(conn, memory.domain_id)
+    return "" if domain is None else domain.workspace, memories.engrams_of(conn, memory.id)
+
+
+def _delete(memory: MemoryRecord, conn: Connection) -> None:
+    memories.delete(conn, memory.id)
+
+
+def _write_files(workspace: Path, record: MemoryRecord, engrams: Sequence[EngramRecord]) -> None:
+    scope = "user" if record.user_id else "domain"
+    memory = Memory(memory_folder(workspace, scope, record.user_id, record.role))
+    try:
+        memory.add([engram_of(engram) for engram in engrams], record.counts)
+        memory.save()
+    finally:
+        memory.close()
+
+
+async def take_all_over(database: Database) -> int:
+    """Move the PromptX files of all workspaces into the database. Returns the number of new engrams.
+
+    A file that cannot be moved is logged and stays.
+    """
+    added, stock = 0, DatabaseStock(database)
+    for domain in await database.read(domains.list_all):
+        added += await anyio.to_thread.run_sync(_take_over_workspace, stock, Path(domain.workspace))
+    return added
+
+
+def _take_over_workspace(stock: DatabaseStock, workspace: Path) -> int:
+    added = 0
+    for folder in _memory_folders(workspace):
+        try:
+            added += take_over(stock, folder)
+        except MemoryFault as exc:
+            log.warning("a memory stays in its file: %s", exc)
+    return added
+
+
+def _memory_folders(workspace: Path) -> Iterator[Folder]:
+    """Yield the folders of a workspace with PromptX files."""
+    promptx = Folder(workspace, (".promptx",))
+    users = [entry.name for entry in promptx.at("cognition.user").entries() if entry.kind == "folder"]
+    for around in (promptx.at("cognition"), *(promptx.at("cognition.user").at(user) for user in users)):
+        for role in FILES.roles(around):
+            yield around.at(role)

@@ -96,7 +96,7 @@ class FolderReader:
             wanted = self._all or self._include.match(entry.path) or self._include.match(entry.name)
             if not wanted or (self._all and not entry.name.lower().endswith(endings)):
                 continue
-            if len(files) == most:
+            if len(files) == most:  # one more than fits: the list is incomplete, and nothing may count as missing
                 return files, True
             files.append(entry)
         return files, False
@@ -111,6 +111,7 @@ class FolderReader:
     async def read_item(self, item: SourceItem, stored: SourceItemRecord | None) -> AsyncIterator[ItemContent | None]:
         """See `ItemReader.read_item`."""
         try:
+            # In a thread of the domain: a network folder that hangs must not stop the event loop.
             file = await self._threads.run(self._domain_id, self._folder.open, item.key)
         except FileNotFoundError as exc:
             raise ItemGone from exc

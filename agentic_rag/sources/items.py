@@ -133,6 +133,7 @@ def file_name(item: SourceItem, content: ItemContent) -> str:
     supported = suffixes()
     if ending in supported and (media_type in _GENERIC or not by_type or _is_same(ending, by_type)):
         return name
+    # A title such as "Report 2.5" has an ending that means nothing, but the address may end in ".pdf".
     if media_type in _GENERIC and split_name(last_part(item.uri))[1].lower() in supported:
         by_type = split_name(last_part(item.uri))[1].lower()
     elif not by_type and (media_type.startswith("text/") or (content.is_text and not media_type)):
@@ -140,6 +141,7 @@ def file_name(item: SourceItem, content: ItemContent) -> str:
     if not by_type or by_type not in supported:
         shown = ending or media_type or "an unknown type"
         raise DocumentUnsupported(f"{name} ({shown})", supported, SAVE_INSTEAD.get(ending, ""))
+    # Appended, not replaced: "notes.v2" becomes "notes.v2.md" and stays distinct from "notes.v3".
     return clean_name(f"{name}{by_type}")
 
 

@@ -294,8 +294,14 @@ class _Run:
                 await self._read_all(reader)
         except NotFound:  # the domain is being deleted, and its source with it: there is nothing to store
             raise
+        except Superseded:
+            raise
         except AgenticRagError as exc:
             problem = exc
+        except Exception:
+            # Without a stored end the source would stay due, and every look would repeat the whole run.
+            log.exception("the run of the source %s failed", self._source.id)
+            problem = SourceUnreadable("an internal error, which the server's log describes")
         await self._end(problem)
 
     async def _end(self, problem: AgenticRagError | None) -> None:

@@ -30,11 +30,9 @@ from agentic_rag.sources.website import check_website
 from agentic_rag.store import documents, sources
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
-from agentic_rag.store.sources import SourceItemRecord, SourceKind, SourceRecord, SourceState
+from agentic_rag.store.sources import MAX_SOURCES, SourceItemRecord, SourceKind, SourceRecord, SourceState
 from agentic_rag.tools.launch.addresses import AddressRules
 
-MAX_SOURCES = 50
-"""Maximum number of sources of a domain."""
 MAX_ROWS = 500
 """Maximum number of documents whose labels one statement reads."""
 

@@ -67,6 +67,16 @@ def list_all(conn: Connection) -> list[DomainRecord]:
     return DomainRecord.all(conn, sa.select(DOMAINS).order_by(_domains.created_at, _domains.id))
 
 
+def lock(conn: Connection, domain_id: str) -> None:
+    """Lock a domain until the end of the transaction, so that changes of its parts follow one another.
+
+    Raises:
+        NotFound: there is no such domain.
+    """
+    if conn.execute(sa.select(_domains.id).where(_domains.id == domain_id).with_for_update()).first() is None:
+        raise NotFound("domain", domain_id)
+
+
 def update(
     conn: Connection, domain_id: str, *, version: int | None, updated_at: str, **fields: Unpack[DomainFields]
 ) -> int:

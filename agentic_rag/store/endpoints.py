@@ -16,6 +16,8 @@ from agentic_rag.store.statements import Prepared, parameter
 
 SERVER = "@server"
 """The ``domain_id`` of an endpoint that receives the events of all domains."""
+MAX_ENDPOINTS = 20
+"""Maximum endpoints of a domain, and of the server."""
 
 
 class EventKind(StrEnum):

@@ -65,6 +65,10 @@ class TooMany(Exception):
     """The memory would exceed its limit of engrams."""
 
 
+class NewerNumber(Exception):
+    """The memory has engrams that the caller did not know."""
+
+
 class CannotReplace(Exception):
     """The engram to replace does not exist or was already replaced.
 
@@ -90,7 +94,9 @@ def domain_id_of(conn: Connection, workspace: str) -> str:
     return domain_id
 
 
-def insert(conn: Connection, name: MemoryName, new: Sequence[EngramInsert], limit: int | None) -> int:
+def insert(
+    conn: Connection, name: MemoryName, new: Sequence[EngramInsert], limit: int | None, after: int | None = None
+) -> int:
     """Store engrams, each replacing the one that it names, if any; return the number of new ones.
 
     Engrams whose id already exists are unchanged.
@@ -98,9 +104,13 @@ def insert(conn: Connection, name: MemoryName, new: Sequence[EngramInsert], limi
     Raises:
         NotFound: no domain has this workspace.
         TooMany: the memory would hold more than ``limit`` engrams.
+        NewerNumber: the memory has an engram with a greater number than ``after``.
     """
+    # The lock on the memory's row makes the check and the insertion one step for all servers.
     memory = memories.take(conn, domain_id_of(conn, name.workspace), name.user_id, name.role)
     newest = _newest(conn, memory.id)
+    if after is not None and newest > after:
+        raise NewerNumber
     by_id = {engram.record.id: engram for engram in new}
     existing = _ids_among(conn, memory.id, list(by_id))
     added = [
@@ -125,7 +135,12 @@ def insert(conn: Connection, name: MemoryName, new: Sequence[EngramInsert], limi
     return len(added)
 
 
-def _newest(conn: Connection, memory_id: str) -> int:
+def newest(conn: Connection, name: MemoryName) -> int:
+    """Return the number of the newest engram, or 0."""
+    return _newest(conn, name.id)
+
+
+def _newest(conn: Connection, memory_id: str | ScalarSelect[Any]) -> int:
     query = sa.select(sa.func.coalesce(sa.func.max(_engrams.number), 0)).where(_engrams.memory_id == memory_id)
     return int(conn.execute(query).scalar_one())
 

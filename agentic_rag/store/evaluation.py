@@ -192,6 +192,10 @@ class DraftState(StrEnum):
     FAILED = "failed"
 
 
+TO_APPLY = (DraftState.PASSED, DraftState.WARNED)
+"""States in which the server applies a change that it was asked to apply after the trial."""
+
+
 class DraftRecord(Record, table=True):
     """A change that was tried before it counts. ``change`` is applied as it is; ``decision`` compares the two runs.
 
@@ -465,9 +469,12 @@ def list_drafts(conn: Connection, domain_id: str, limit: int) -> list[DraftRecor
     return DraftRecord.all(conn, query)
 
 
-def trying_drafts(conn: Connection) -> list[DraftRecord]:
-    """Return the drafts of all domains whose trial has not ended, oldest first."""
-    return DraftRecord.all(conn, sa.select(DRAFTS).where(_drafts.state == DraftState.TRYING).order_by(_drafts.id))
+def unsettled_drafts(conn: Connection) -> list[DraftRecord]:
+    """Return the drafts of all domains that are undecided or still to be applied, oldest first."""
+    to_apply = sa.and_(_drafts.then_apply.is_(True), _drafts.state.in_(TO_APPLY))
+    return DraftRecord.all(
+        conn, sa.select(DRAFTS).where(sa.or_(_drafts.state == DraftState.TRYING, to_apply)).order_by(_drafts.id)
+    )
 
 
 def update_draft(conn: Connection, draft_id: str, among: Sequence[DraftState], **fields: Unpack[DraftFields]) -> bool:

@@ -20,6 +20,8 @@ from agentic_rag.store.deliveries import Event
 from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.record import Record
 
+MAX_SCHEDULES = 50
+"""Maximum schedules of a domain."""
 FIRING_PREFIX = "fire_"
 """Prefix of a firing's id, which is also the client message id of its turn."""
 

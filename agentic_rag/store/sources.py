@@ -17,6 +17,9 @@ from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.record import Record
 
+MAX_SOURCES = 50
+"""Maximum sources of a domain."""
+
 
 class SourceKind(StrEnum):
     """Where the items of a source are."""

@@ -90,8 +90,17 @@ def insert(conn: Connection, user: UserRecord) -> None:
     signals.send(conn, SignalKind.ACCESS)
 
 
+def lock(conn: Connection) -> None:
+    """Let no other transaction change users until this one ends. Call before a user is looked up to be created.
+
+    The names, subjects and numbers of users are unique, and a user that does not exist yet has no row to lock.
+    """
+    if conn.dialect.name == "postgresql":  # SQLite has one writer
+        conn.exec_driver_sql(f"LOCK TABLE {USERS.name} IN SHARE ROW EXCLUSIVE MODE")
+
+
 def next_number(conn: Connection) -> int:
-    """Return the number of the next user; numbers of erased users are not reused."""
+    """Return the number of the next user; numbers of erased users are not reused. The caller has called `lock`."""
     return int(conn.execute(sa.select(sa.func.coalesce(sa.func.max(_users.number), 0))).scalar_one()) + 1
 
 

@@ -154,6 +154,11 @@ class Tip(NamedTuple):
 
 EMPTY: Final = Tip(0, "", 0)
 
+
+class NewerEngrams(Exception):
+    """Another process has saved engrams since the caller compared its own ones with those of the memory."""
+
+
 Lesson = tuple[str, tuple[str, ...], Trace, bool]
 """Id, keywords and ranking data of one engram, and whether it is recalled (no other engram has replaced it)."""
 
@@ -376,16 +381,21 @@ class Ledger:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
 
-    def insert(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
+    def insert(self, engrams: Sequence[Engram], limit: int | None = None, after: int | None = None) -> int:
         """Add engrams in one transaction, except those whose ids exist. Return the number of added engrams.
 
         Raises:
             MemoryFull: there would be more than ``limit`` engrams; none was added.
+            NewerEngrams: a row has a greater number than ``after``; none was added.
         """
         with self.writing() as connection:
-            return self._add(connection, engrams, limit)
+            return self._add(connection, engrams, limit, after)
 
-    def _add(self, connection: sqlite3.Connection, engrams: Sequence[Engram], limit: int | None) -> int:
+    def _add(
+        self, connection: sqlite3.Connection, engrams: Sequence[Engram], limit: int | None, after: int | None
+    ) -> int:
+        if after is not None and connection.execute("SELECT 1 FROM engrams WHERE rowid > ?", (after,)).fetchone():
+            raise NewerEngrams
         before = connection.total_changes
         connection.executemany(
             f"INSERT OR IGNORE INTO engrams ({COLUMNS}) VALUES (?,?,?,?,?,?,?)",
@@ -403,17 +413,18 @@ class Ledger:
                 raise MemoryFull(self._folder.path, limit)
         return added
 
-    def replace(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
+    def replace(self, engrams: Sequence[Engram], limit: int | None = None, after: int | None = None) -> int:
         """Add new engrams as `insert` does, and mark the engrams in their ``replaces`` as replaced.
 
         A replaced engram keeps its row but loses its cues, so that neither this package nor PromptX recalls it.
 
         Raises:
             MemoryFull: there would be more than ``limit`` engrams.
+            NewerEngrams: a row has a greater number than ``after``; none was added.
             BadEngram: the engram to replace does not exist, or was replaced before.
         """
         with self.writing() as connection:
-            added = self._add(connection, engrams, limit)
+            added = self._add(connection, engrams, limit, after)
             for index, engram in enumerate(engrams):
                 if engram.replaces:
                     self._supersede(connection, index, engram)

@@ -20,7 +20,7 @@ import time
 import unicodedata
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from pathlib import Path
@@ -37,7 +37,7 @@ from mcp_servers.promptx.errors import (
     UnknownReplaced,
 )
 from mcp_servers.promptx.ids import check_id, is_plain
-from mcp_servers.promptx.ledger import BATCH, EMPTY, Engram, Lesson, Tip, Which
+from mcp_servers.promptx.ledger import BATCH, EMPTY, Engram, Lesson, NewerEngrams, Tip, Which
 from mcp_servers.promptx.memory_cache import FILES, CachedMemory, Stock
 from mcp_servers.promptx.network import (
     MODES,
@@ -243,25 +243,30 @@ class Memory:
         engrams = [
             replace(make_engram(index, item, now_ms), author=author, turn=turn) for index, item in enumerate(batch)
         ]
-        # Compared and written under one lock, so that two threads cannot save the same engram.
+        # Compared and written under one lock, so that two threads cannot save the same engram. Another process may save
+        # it in between: then the write is refused, and the batch is compared again.
         with self._write_lock:
-            replaced = {
-                engram.id: engram
-                for engram in self._writer.fetch([engram.replaces for engram in engrams if engram.replaces])
-            }
-            for index, engram in enumerate(engrams):
-                if engram.replaces and engram.replaces not in replaced:
-                    raise UnknownReplaced(index, engram.replaces)
-            if own_only:
-                _check_author(replaced.values(), author)
-            comparisons = [(engram, self._writer.near(near_words(engram))) for engram in engrams]
-            same = {
-                engram.id: next((old for old in old_ones if is_same(engram, old)), None)
-                for engram, old_ones in comparisons
-            }
-            new = [engram for engram in engrams if engram.replaces or same[engram.id] is None]
-            if new:
-                self._lag += self._writer.replace(new, limit)
+            while True:
+                newest = self._writer.newest_row()
+                replaced = {
+                    engram.id: engram
+                    for engram in self._writer.fetch([engram.replaces for engram in engrams if engram.replaces])
+                }
+                for index, engram in enumerate(engrams):
+                    if engram.replaces and engram.replaces not in replaced:
+                        raise UnknownReplaced(index, engram.replaces)
+                if own_only:
+                    _check_author(replaced.values(), author)
+                comparisons = [(engram, self._writer.near(near_words(engram))) for engram in engrams]
+                same = {
+                    engram.id: next((old for old in old_ones if is_same(engram, old)), None)
+                    for engram, old_ones in comparisons
+                }
+                new = [engram for engram in engrams if engram.replaces or same[engram.id] is None]
+                with suppress(NewerEngrams):
+                    if new:
+                        self._lag += self._writer.replace(new, limit, newest)
+                    break
         self.save_if_behind()
         # An engram is expected to be similar to the one that it replaces.
         replaced_ids = {engram.replaces for engram in new}
@@ -283,16 +288,18 @@ class Memory:
         Raises:
             MemoryFull: there would be more than ``limit`` engrams; none was added.
         """
-        new: list[Engram] = []
-        added = 0
-        # Compared and inserted under one lock, as in `remember`.
+        # Compared and inserted under one lock, and again if another process saved engrams meanwhile, as in `remember`.
         with self._write_lock:
-            for engram in engrams:
-                if not is_known(engram, [*self._writer.near(near_words(engram)), *new]):
-                    new.append(engram)
-            if new:
-                added = self._writer.insert(new, limit)
-                self._lag += added
+            while True:
+                newest = self._writer.newest_row()
+                new: list[Engram] = []
+                for engram in engrams:
+                    if not is_known(engram, [*self._writer.near(near_words(engram)), *new]):
+                        new.append(engram)
+                with suppress(NewerEngrams):
+                    added = self._writer.insert(new, limit, newest) if new else 0
+                    break
+            self._lag += added
         self.save_if_behind()
         return added
 

@@ -36,11 +36,11 @@ class _VisibleLedger:
     def reading(self) -> AbstractContextManager[None]:
         return self._ledger.reading()
 
-    def insert(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
-        return self._ledger.insert(engrams, limit)
+    def insert(self, engrams: Sequence[Engram], limit: int | None = None, after: int | None = None) -> int:
+        return self._ledger.insert(engrams, limit, after)
 
-    def replace(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
-        return self._ledger.replace(engrams, limit)
+    def replace(self, engrams: Sequence[Engram], limit: int | None = None, after: int | None = None) -> int:
+        return self._ledger.replace(engrams, limit, after)
 
     def delete(self, ids: Sequence[str]) -> int:
         return self._ledger.delete([engram_id for engram_id in ids if engram_id not in self._hidden])

@@ -46,13 +46,13 @@ class Admin:
 
     async def new_audit_rows(self) -> list[AuditRecord]:
         """Return the audit rows added since the last call, oldest first."""
-        rows = [row for row in await self.rig.application.ground.audit.page(200) if row.seq > self.seen]
+        rows = [row for row in await self.rig.application.parts.audit.page(200) if row.seq > self.seen]
         self.seen = max([self.seen, *(row.seq for row in rows)])
         return rows[::-1]
 
     async def state(self) -> list[Any]:
         """Return all possible traces of an entry: settings, secrets, tool lists, files, processes, heartbeats."""
-        policy = self.rig.application.machinery.policy
+        policy = self.rig.application.parts.policy
         database = self.rig.application.database
         lists = await database.read(lambda conn: tool_lists.of_domain(conn, self.domain))
         folder = self.rig.settings.data

@@ -169,7 +169,7 @@ async def test_a_program_swapped_after_its_approval_is_reported_at_each_start(tm
     program.parent.mkdir()
     program.write_text(CAPTIVE.read_text())
     async with admin(tmp_path, say("Without it.")) as mallory:
-        policy = mallory.rig.application.machinery.policy
+        policy = mallory.rig.application.parts.policy
         line = [PYTHON, "-I", "-S", str(program), "--heartbeat"]
         assert policy.packages is not None
         await policy.catalogue.allow(line, ExtraRights(folders=(sys.base_prefix,)), policy.packages, [policy.homes])
@@ -193,7 +193,7 @@ async def test_a_program_swapped_after_its_approval_is_reported_at_each_start(tm
 @pytest.mark.attack(kind="spawning")
 async def test_a_folder_swapped_for_a_link_after_saving_is_reported_at_the_start(tmp_path: Path) -> None:
     async with admin(tmp_path) as mallory:
-        policy = mallory.rig.application.machinery.policy
+        policy = mallory.rig.application.parts.policy
         assert policy.packages is not None
         line = [PYTHON, "-I", "-S", str(CAPTIVE), "{path:workspace}"]
         await policy.catalogue.allow(line, ExtraRights(folders=(sys.base_prefix,)), policy.packages, [policy.homes])

@@ -128,7 +128,7 @@ async def test_an_erased_person_leaves_only_a_number(tmp_path: Path, place: str,
         domain = await rig.domain(memoryScope=scope)
         zanne, ben = await settle(rig, ZANNE, domain), await settle(rig, "ben", domain)
         await rig.application.database.write(partial(leave_traces, domain=domain))
-        erasure = rig.application.business.erasure
+        erasure = rig.application.services.erasure
         read_database = make_reader_of_everything(rig)
         assert ZANNE in await rig.application.database.read(read_database)
         if place:
@@ -190,7 +190,7 @@ async def test_conversations_expire_by_their_domains_retention_unless_running(tm
         await rig.conversation(forgets, title="empty")
         running = await rig.conversation(forgets, title="running")
         application = rig.application
-        retention = Retention(application.database, application.ground.directory, application.business.deletion)
+        retention = Retention(application.database, application.parts.directory, application.services.deletion)
         today = datetime.now(UTC)
         async with anyio.create_task_group() as tasks:
             path = f"/api/conversations/{running}/messages"
@@ -223,7 +223,7 @@ async def test_a_conversation_marked_for_removal_refuses_messages_and_is_deleted
         await application.database.write(lambda conn: conn.execute(text(TAKEN_UP)))
         path = f"/api/conversations/{conversation}/messages"
         assert (await rig.refused("POST", path, {"content": "Hi"}))[1] == "CONVERSATION_ARCHIVED"
-        retention = Retention(application.database, application.ground.directory, application.business.deletion)
+        retention = Retention(application.database, application.parts.directory, application.services.deletion)
         assert await retention.sweep(datetime.now(UTC) + timedelta(days=2)) == 1
 
 

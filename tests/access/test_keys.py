@@ -167,7 +167,7 @@ async def test_with_a_key_memories_are_per_user_and_effects_need_approval(tmp_pa
     async with Rig(tmp_path, any_command=True) as rig:
         domain = await rig.domain()
         assert (await rig.ok("GET", "/api/health"))["anyCommand"] is True
-        definitions, conversations = rig.application.business.definitions, rig.application.business.conversations
+        definitions, conversations = rig.application.services.definitions, rig.application.services.conversations
         local = await conversations.get(LOCAL, ConversationId(await rig.conversation(domain)))
         keyless_definition, _ = await definitions.definition(LOCAL, local)
         await make_key(rig, "ann", "operator")

@@ -136,7 +136,7 @@ def test_the_system_reports_the_owner_of_a_connection(family: int, host: str, ta
 
 async def test_approving_a_server_with_network_ends_keyless_access(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
-        policy = rig.application.machinery.policy
+        policy = rig.application.parts.policy
         assert policy.packages is not None
         async with httpx2.AsyncClient(base_url=f"http://{address}", trust_env=False) as http:
             assert (await http.get("/api/domains")).status_code == 200

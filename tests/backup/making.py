@@ -44,7 +44,7 @@ async def fill(folder: Path, **settings: Any) -> Path:
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/TOKEN", {"value": SECRET})
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "How much does the pump hold?")
-        record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
+        record = await rig.application.services.conversations.get(LOCAL, ConversationId(conversation))
         ref, data = new_id("ref"), b"a large result " * 2000
         await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
         payload = payloads.record_of(ref, record.session_id, "text/plain", data)

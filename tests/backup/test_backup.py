@@ -56,14 +56,14 @@ async def test_a_restore_is_complete_and_the_doctor_finds_no_problem(
     async with Rig(tmp_path, say("Still three.")) as rig:
         rig.application.begin()
         domain = (await rig.ok("GET", "/api/domains"))["items"][0]["id"]
-        assert Path((await rig.application.ground.directory.get(domain)).workspace) == copy / "workspaces" / domain
+        assert Path((await rig.application.parts.directory.get(domain)).workspace) == copy / "workspaces" / domain
         await rig.taken_up(domain)
         hits = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "pump", "threshold": 0})
         assert hits["hits"][0]["documentName"] == "pump.md"
         conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
         items = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
         assert items[-1]["content"] == ANSWER
-        assert await rig.application.ground.vault.values(domain) == {"TOKEN": SECRET}
+        assert await rig.application.parts.vault.values(domain) == {"TOKEN": SECRET}
         assert (await rig.say(conversation, "And now?"))[-1]["type"] == "done"
 
 

@@ -7,8 +7,8 @@ import anyio.to_thread
 import pytest
 
 from agentic_rag.backup.backups_folder import list_kept
+from agentic_rag.backup.jobs import ScheduledBackups
 from agentic_rag.backup.restoring import Plan, restore
-from agentic_rag.backup.schedule import ScheduledBackups
 from agentic_rag.base.errors import BackupNotWritten
 from agentic_rag.testing.steps import say, use
 from tests.programs import run_program

@@ -92,7 +92,7 @@ async def test_backups_catalogue_and_provider_mapping_are_for_operators_only(tmp
         assert {entry["origin"] for entry in items} == {"builtin"}
         assert all(entry["command"] and entry["arguments"] for entry in items)
         assert (await rig.refused("DELETE", f"/api/launch-catalogue/{items[0]['id']}"))[0] == 404
-        rig.application.business.catalogue.put({"id": "mine", "npm": "mine@1.0.0", "args": ["{text}"]})
+        rig.application.services.catalogue.put({"id": "mine", "npm": "mine@1.0.0", "args": ["{text}"]})
         items = (await rig.ok("GET", "/api/launch-catalogue"))["items"]
         (own_entry,) = [entry for entry in items if entry["origin"] == "allowed"]
         assert (own_entry["id"], own_entry["command"], own_entry["arguments"]) == (

@@ -51,7 +51,7 @@ async def check(folder: Path, facts: Json) -> None:
 
 async def _check_as_operator(rig: Rig, facts: Json) -> None:
     assert (await rig.ok("GET", "/api/audit/verify"))["intact"]
-    assert await rig.application.ground.vault.values(facts["domain"]) == {"TOKEN": SECRET}
+    assert await rig.application.parts.vault.values(facts["domain"]) == {"TOKEN": SECRET}
     assert [user["name"] for user in (await rig.ok("GET", "/api/users"))["items"]] == [facts["user"]]
     assert [key["userId"] for key in (await rig.ok("GET", "/api/keys"))["items"]] == [facts["user"]]
     (request,) = (await rig.ok("GET", "/api/launch-requests"))["items"]

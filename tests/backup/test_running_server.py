@@ -57,11 +57,11 @@ async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_by_the_oper
     path = f"/api/conversations/{conversation}"
     async with Rig(tmp_path / "resumed", say("Three litres, still.")) as rig:
         with anyio.fail_after(240):
-            await rig.application.machinery.runtime.drain(30)
+            await rig.application.parts.runtime.drain(30)
         items = (await rig.ok("GET", f"{path}/messages"))["items"]
         assert [item["content"] for item in items] == ["How much?", "Three litres, still."]
     async with Rig(tmp_path / "ended", say("Again: three.")) as rig:
-        assert rig.application.machinery.runtime.running_count == 0
+        assert rig.application.parts.runtime.running_count == 0
         turn = read_rows(rig.settings.data / DATABASE)["turns"]
         assert "interrupted" in turn[0]
         assert (await rig.say(conversation, "And now?"))[-1]["type"] == "done"
@@ -78,8 +78,8 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
             checks = count()
             while not (await rig.ok("GET", "/api/waits?state=open"))["items"]:
                 await pause(next(checks))
-            await rig.application.machinery.runtime.drain(0.01)  # suspends the turn
-            while rig.application.machinery.runtime.running_count:
+            await rig.application.parts.runtime.drain(0.01)  # suspends the turn
+            while rig.application.parts.runtime.running_count:
                 await pause()
         login = LoginRecord(
             id="l", user_id="ann", key_id="", sha256="s", created_at="2026", expires_at="2999", ends_at="2999"

@@ -105,7 +105,7 @@ async def test_a_document_is_not_removed_twice(tmp_path: Path) -> None:
         await rig.ok("PUT", f"/api/domains/{domain}/prompt-components/02-own.md", {"content": "Mine again.\n"})
         for full in (True, False):
             disk.full = full
-            await rig.application.business.imports.resume()
+            await rig.application.services.imports.resume()
             items = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
             assert "pump.md" in {item["name"] for item in items}
         texts = (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
@@ -147,7 +147,7 @@ async def test_changes_made_while_an_import_waited_stay(tmp_path: Path) -> None:
         edited_text = b"# Pump\n\nThe edited one holds 9 litres.\n"
         (rig.settings.workspaces / domain / "documents" / "pump.md").write_bytes(edited_text)
         disk.full = False
-        await rig.application.business.imports.resume()
+        await rig.application.services.imports.resume()
         assert await texts_of(rig, domain) == {
             "01-edited.md": "Edited.\n",
             "03-left.md": "The bundle's.\n",
@@ -194,6 +194,6 @@ async def test_an_import_cancels_a_waiting_one(tmp_path: Path) -> None:
         disk.full = False
         await bring_over(rig, domain, pack(second))
         assert await texts_of(rig, domain) == {"a.md": "Second.\n", "b.md": "First.\n"}
-        await rig.application.business.imports.resume()
+        await rig.application.services.imports.resume()
         assert await texts_of(rig, domain) == {"a.md": "Second.\n", "b.md": "First.\n"}
         assert await rows_of(rig) == 0

@@ -11,6 +11,9 @@ import pytest
 
 from agentic_rag.access.users import LOCAL
 from agentic_rag.commands.doctor import examine
+from agentic_rag.store.endpoints import MAX_ENDPOINTS
+from agentic_rag.store.schedules import MAX_SCHEDULES
+from agentic_rag.store.sources import MAX_SOURCES
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig
 
@@ -344,9 +347,9 @@ async def test_an_import_without_space_at_its_end_is_ended_by_the_next_scan(tmp_
         place = f"/api/domains/{domain}/bundle"
         answer = await rig.refused("POST", place, content=pack(members), headers=ZIP)
         assert answer[:2] == (507, "STORAGE_FULL")
-        await rig.application.business.imports.resume()
+        await rig.application.services.imports.resume()
         full.clear()
-        await rig.application.business.imports.resume()
+        await rig.application.services.imports.resume()
         assert members_of(await export(rig, domain)).items() >= {"prompt/02-more.md": b"And kind.\n"}.items()
         assert not any((rig.settings.data / "imports").iterdir())
     assert await examine(rig.settings, False) == []
@@ -372,7 +375,7 @@ async def test_a_link_in_the_target_folder_is_reported_before_any_change(tmp_pat
 async def test_a_file_that_changes_during_an_export_leaves_no_complete_bundle(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await fill(rig)
-        bundle = await rig.application.business.exports.prepare(LOCAL, domain, memories=False)
+        bundle = await rig.application.services.exports.prepare(LOCAL, domain, memories=False)
         (rig.settings.workspaces / domain / "documents" / "pump.md").write_bytes(b"# Pump\n\nIt holds 9 litres.\n")
         content = b"".join([piece async for piece in bundle.pieces()])
         assert len(content) < bundle.contents.size
@@ -400,7 +403,7 @@ async def test_a_secret_in_a_users_text_is_not_sent_and_stays_in_the_text(tmp_pa
         manifest["settings"]["variables"]["HOST"] = "other.example"
         members["domain.json"] = json.dumps(manifest).encode()
         await bring_over(rig, domain, pack(members), removeOthers="true", bind="tools")
-        stored_settings = await rig.application.business.directory.settings(domain)
+        stored_settings = await rig.application.services.directory.settings(domain)
         assert stored_settings.variables == {"HOST": "other.example", "SAID": secret}
         items = (await rig.ok("GET", f"/api/domains/{domain}/prompt-components"))["items"]
         assert (rig.settings.workspaces / domain / "prompt" / "02-said.md").read_text() == text
@@ -416,3 +419,29 @@ async def test_a_bundle_of_the_former_zip_writer_is_imported_with_the_same_files
         await rig.taken_up(imported["domainId"])
         second_export = await export(rig, imported["domainId"], memories="true")
         assert members_of(second_export) == members_of(data)
+
+
+async def test_a_bundle_adds_notifications_up_to_the_limits_of_a_domain(tmp_path: Path) -> None:
+    endpoint = {"channel": "webhook", "events": ["turn.failed"]}
+    schedule = {"cron": "0 6 * * *", "prompt": "Hi"}
+    source = {"website": {"urls": ["https://example.org/"]}}
+    bundled = {
+        noun: [{"name": f"{noun} {number}", **fields} for number in range(limit)]
+        for noun, fields, limit in (
+            ("endpoints", endpoint, MAX_ENDPOINTS + 1),
+            ("schedules", schedule, MAX_SCHEDULES + 1),
+            ("sources", source, MAX_SOURCES + 1),
+        )
+    }
+    data = pack({**plain(), "notifications.json": json.dumps(bundled).encode()})
+    async with Rig(tmp_path) as rig:
+        existing = await rig.domain()
+        hook = {"name": "Mine", "url": "https://hooks.invalid/", "events": ["turn.failed"]}
+        await rig.ok("POST", f"/api/domains/{existing}/endpoints", hook)
+        for domain, left_out in ((None, 3), (existing, 4)):
+            report = await (bring(rig, data) if domain is None else bring_over(rig, domain, data))
+            notes = [note for note in report["findings"] if "is left out: a domain has at most" in str(note)]
+            assert len(notes) == left_out
+            path = f"/api/domains/{report['domainId']}"
+            counts = [len((await rig.ok("GET", f"{path}/{noun}"))["items"]) for noun in bundled]
+            assert counts == [MAX_ENDPOINTS, MAX_SCHEDULES, MAX_SOURCES]

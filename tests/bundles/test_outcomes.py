@@ -61,7 +61,7 @@ async def test_a_new_domain_whose_commit_is_cancelled_has_its_workspace(tmp_path
     async with Rig(tmp_path, failpoint=canceller) as rig:
         canceller.rig = rig
         with canceller.scope:
-            await rig.application.business.imports.make(LOCAL, pieces(), ImportOptions())
+            await rig.application.services.imports.create(LOCAL, pieces(), ImportOptions())
         assert canceller.scope.cancelled_caught
         (domain,) = (await rig.ok("GET", "/api/domains"))["items"]
         workspace = rig.settings.workspaces / domain["id"]
@@ -78,7 +78,7 @@ async def test_an_import_whose_commit_is_cancelled_is_ended(tmp_path: Path) -> N
         canceller.rig = rig
         domain = await rig.domain(language="de")
         with canceller.scope:
-            await rig.application.business.imports.over(LOCAL, domain, pieces(), ImportOptions())
+            await rig.application.services.imports.update(LOCAL, domain, pieces(), ImportOptions())
         assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["language"] == "fr"
         assert (rig.settings.workspaces / domain / "prompt" / "a.md").read_bytes() == b"A.\n"
         assert await count_rows(rig) == 0

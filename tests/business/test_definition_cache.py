@@ -10,9 +10,9 @@ from tests.server.rig import Rig
 
 
 async def definition(rig: Rig, conversation: str, user: User = LOCAL) -> Definition:
-    business = rig.application.business
-    record = await business.conversations.get(LOCAL, ConversationId(conversation))
-    return (await business.definitions.definition(user, record))[0]
+    services = rig.application.services
+    record = await services.conversations.get(LOCAL, ConversationId(conversation))
+    return (await services.definitions.definition(user, record))[0]
 
 
 async def test_conversations_share_equal_data(tmp_path: Path) -> None:
@@ -61,14 +61,14 @@ async def test_tools_of_built_in_servers_are_cached_while_unchanged(tmp_path: Pa
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
-        hub, first = rig.application.machinery.tools, await definition(rig, conversation)
+        hub, first = rig.application.parts.turn_tools, await definition(rig, conversation)
         opened = await hub.open(first)
         assert await hub.open(first) is opened
         reduced = await hub.open(_without_documents(first))
         assert len(reduced.tools) < len(opened.tools)
         opened = await hub.open(first)
         assert await hub.open(first) is opened
-        rig.application.machinery.pool.restart("retriever")
+        rig.application.parts.pool.restart("retriever")
         assert not opened.fresh
         reopened = await hub.open(first)
         assert reopened is not opened
@@ -80,10 +80,10 @@ async def test_a_new_secret_is_redacted_in_cached_tools(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         conversation = await rig.conversation(domain)
-        hub, first = rig.application.machinery.tools, await definition(rig, conversation)
+        hub, first = rig.application.parts.turn_tools, await definition(rig, conversation)
         opened = await hub.open(first)
         word = next(word for tool in opened.tools for word in tool.description.split() if len(word) > 8)
-        rig.application.ground.vault.redact.add(domain, "TOKEN", word)
+        rig.application.parts.vault.redact.add(domain, "TOKEN", word)
         assert await hub.open(first) is opened
         assert all(word not in tool.description for tool in opened.tools)
 

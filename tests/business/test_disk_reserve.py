@@ -27,7 +27,7 @@ async def test_a_folder_that_cannot_be_written_refuses_uploads_until_it_can(tmp_
 async def test_health_reports_a_read_only_data_folder_and_uploads_are_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        health = rig.application.business.health
+        health = rig.application.services.health
         folder = rig.settings.data
         moved = folder.rename(tmp_path / "away")  # like a volume that was unmounted
         try:

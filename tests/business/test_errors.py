@@ -35,6 +35,7 @@ UNTOLD = {
     "agentic_rag.bundles.contents.ContentChanged",
     "agentic_rag.store.engrams.TooMany",
     "agentic_rag.store.engrams.CannotReplace",
+    "agentic_rag.store.engrams.NewerNumber",
     "agentic_rag.runtime.acceptance.IdBehind",
     "agentic_rag.tools.exchange.UnreadableAnswer",
     "agentic_rag.access.authorizations.GrantNotValid",

@@ -631,10 +631,10 @@ async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_n
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "Hi")
         assert "First words." in str(rig.model.requests[-1].system)
-        business, roles = rig.application.business, rig.application.machinery.roles
+        services, roles = rig.application.services, rig.application.parts.roles
         user = User("olga", operator=True)
-        record = await business.conversations.create(user, domain)
-        first, _ = await business.definitions.definition(user, record)
+        record = await services.conversations.create(user, domain)
+        first, _ = await services.definitions.definition(user, record)
         text_hash = await roles.hash(domain, "researcher")
         answers = Event()
 
@@ -645,9 +645,9 @@ async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_n
             try:
                 for owner in (domain, str(workspace)):
                     for _ in range(PLACES):  # a job that needs a thread of this domain now gets none
-                        tasks.start_soon(rig.application.ground.threads.run, owner, hang)
+                        tasks.start_soon(rig.application.parts.threads.run, owner, hang)
                 await anyio.wait_all_tasks_blocked()
-                assert (await business.definitions.definition(user, record))[0] == first
+                assert (await services.definitions.definition(user, record))[0] == first
                 assert await roles.hash(domain, "researcher") == text_hash
             finally:
                 answers.set()
@@ -656,13 +656,13 @@ async def test_an_unchanged_workspace_needs_no_scan_and_an_edit_applies_in_the_n
         await rig.say(conversation, "Go on")
         assert "Second words." in str(rig.model.requests[-1].messages[-1])  # the text before it is unchanged
         assert await roles.hash(domain, "researcher") != text_hash
-        second, _ = await business.definitions.definition(user, record)
+        second, _ = await services.definitions.definition(user, record)
         assert second.role_lines != first.role_lines
 
 
 async def test_a_deleted_domain_has_no_role_though_its_workspace_is_unchanged(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain, roles = await rig.domain(), rig.application.machinery.roles
+        domain, roles = await rig.domain(), rig.application.parts.roles
         assert await roles.hash(domain, "nuwa") is not None
         await rig.ok("DELETE", f"/api/domains/{domain}")
         assert await roles.hash(domain, "nuwa") is None

@@ -184,7 +184,7 @@ async def test_a_launch_request_shows_its_command_and_is_approved_or_refused_wit
         await page.get_by_role("button", name="Approve exactly this").click()
         await expect(page.get_by_text("notes is allowed")).to_be_visible()
         with anyio.fail_after(HANG_SECONDS):
-            while not rig.application.machinery.policy.networked:
+            while not rig.application.parts.policy.networked:
                 await pause()
         async with httpx2.AsyncClient(base_url=desk.url, trust_env=False) as program:
             assert (await program.get("/api/domains")).status_code == 401, "access without keys has ended"

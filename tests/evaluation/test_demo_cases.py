@@ -20,7 +20,7 @@ def test_each_case_expects_words_of_its_document() -> None:
 
 async def test_the_templates_cases_are_active(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        domain = await rig.application.business.domains.load_template(DEMO)
+        domain = await rig.application.services.domains.load_template(DEMO)
         path = f"/api/domains/{domain.record.id}/evaluation"
         assert (await rig.ok("GET", path))["cases"] == {"draft": 0, "active": 40, "off": 0}
         assert not (Path(domain.record.workspace) / "cases.json").exists()

@@ -1,5 +1,6 @@
 """Trials with whole answers, a held re-index, feedback, bundles and the command line."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -8,11 +9,11 @@ import anyio
 import orjson
 import pytest
 
-from agentic_rag.base.errors import ModelError, StorageUnavailable
+from agentic_rag.base.errors import ModelError, SearchUnavailable, StorageUnavailable
 from agentic_rag.commands import evaluate
 from agentic_rag.commands.client import ServerClient
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.evaluation.swap import ReindexGate
+from agentic_rag.evaluation.reindex_gate import ReindexGate
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Step, say, use
 from tests.evaluation.test_runs import QUESTIONS, TOPICS, FullDisk, case, make_filled_domain, run, try_change
@@ -61,6 +62,46 @@ async def test_a_passed_change_is_applied_once_the_disk_has_room_again(
         (draft,) = await wait_for_decisions(rig, domain, 1)
         assert draft["state"] == "applied"
         assert [component["content"] for component in (await rig.ok("GET", path))["items"]] == ["Be kind.\n"]
+
+
+@pytest.mark.sqlite("copies the files as a kill would leave them")
+async def test_a_change_that_passed_before_a_kill_is_applied_at_the_next_start(tmp_path: Path) -> None:
+    def copy_data(point: str) -> None:
+        if point == "evaluation.decided":
+            shutil.copytree(tmp_path / "data", tmp_path / "killed" / "data")
+
+    async with Rig(tmp_path, *[Answering()] * 24, failpoint=copy_data) as rig:
+        domain = await make_filled_domain(rig, evaluation={"answers": True})
+        path = f"/api/domains/{domain}/prompt-components"
+        assert (await rig.refused("PUT", f"{path}/tone.md", {"content": "Be kind.\n"}))[1] == "CHANGE_ON_TRIAL"
+        await wait_for_decisions(rig, domain, 1)
+    async with Rig(tmp_path / "killed") as rig:
+        (draft,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
+        assert (draft["state"], draft["decision"]["compared"]) == ("applied", 6)
+        assert [component["content"] for component in (await rig.ok("GET", path))["items"]] == ["Be kind.\n"]
+
+
+async def test_a_change_whose_trial_fails_is_held_or_applied_with_a_warning(tmp_path: Path) -> None:
+    def fail(point: str) -> None:
+        if point == "evaluation.begun":
+            raise SearchUnavailable("the index restarts")
+
+    async with Rig(tmp_path, failpoint=fail) as rig:
+        domain = await make_filled_domain(rig)
+        path = f"/api/domains/{domain}"
+        for mode in ("hold", "warn"):
+            change = {"settings": {"evaluation": {"gate": {"settings": mode}}}}
+            await rig.ok("PATCH", path, change)
+            response = await rig.http.patch(path, json={"settings": {"retrievalTopK": 4}})
+            settings = (await rig.ok("GET", path))["settings"]
+            if mode == "hold":
+                assert (response.status_code, response.json()["error"]["code"]) == (409, "CHANGE_HELD")
+                assert "the index restarts" in response.text
+                assert settings["retrievalTopK"] != 4
+            else:
+                (warning,) = response.json()["warnings"]
+                assert "the index restarts" in str(warning)
+                assert settings["retrievalTopK"] == 4
 
 
 async def wait_for_decisions(rig: Rig, domain: str, count: int) -> list[Json]:
@@ -138,7 +179,7 @@ class LostStore:
 async def test_a_store_that_does_not_answer_during_a_comparison_is_named(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await make_filled_domain(rig)
-        gate = ReindexGate(rig.application.database, rig.application.ground.directory)
+        gate = ReindexGate(rig.application.database, rig.application.parts.directory)
         with pytest.raises(StorageUnavailable, match="the connection was lost"):
             await gate.refusal(LostStore(), domain, f"{collection_of(domain)}@2", adds_lines=False)  # type: ignore[arg-type]
 

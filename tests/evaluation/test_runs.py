@@ -338,12 +338,12 @@ async def test_a_batch_scores_the_answers_of_a_run_and_says_why_one_has_no_score
     script = [*[say("27 days.")] * 3, say_score(4), overload]
     async with FakeMessagesAPI(*script) as api, Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig:
         path = await run_in_batch(rig, "One?", "Two?", "Three?")
-        await rig.application.business.scoring.look()
+        await rig.application.services.scoring.look()
         assert (await rig.ok("GET", path))["scoring"] == "waiting"
-        await rig.application.business.scoring.look()
+        await rig.application.services.scoring.look()
         assert await read_scores(rig, path) == {}
         api.end_batches(expired=1)
-        await rig.application.business.scoring.look()
+        await rig.application.services.scoring.look()
         assert (await rig.ok("GET", path))["scoring"] == "done"
         assert await read_scores(rig, path) == {
             "One?": (4, "Clear."),
@@ -364,12 +364,12 @@ async def test_stopping_a_run_whose_answers_are_scored_cancels_the_batch(tmp_pat
         Rig(tmp_path, instead=AnthropicModel(api.key, api.url)) as rig,
     ):
         path = await run_in_batch(rig, "One?")
-        await rig.application.business.scoring.look()
+        await rig.application.services.scoring.look()
         assert (await rig.ok("POST", f"{path}/stop"))["scoring"] == "stopping"
-        await rig.application.business.scoring.look()
+        await rig.application.services.scoring.look()
         assert [batch.canceled for batch in api.batches.values()] == [True]
         api.end_batches()
-        await rig.application.business.scoring.look()
+        await rig.application.services.scoring.look()
         assert (await rig.ok("GET", path))["scoring"] == "done"
         reason = "the batch was canceled before the service answered this request"
         assert await read_scores(rig, path) == {"One?": (None, reason)}
@@ -382,7 +382,7 @@ async def test_answers_are_scored_one_by_one_without_batches(tmp_path: Path) -> 
     ):
         path = await run_in_batch(rig, "One?")
         for _ in range(2):
-            await rig.application.business.scoring.look()
+            await rig.application.services.scoring.look()
         assert (await rig.ok("GET", path))["scoring"] == "done"
         assert await read_scores(rig, path) == {"One?": (5, "Clear.")}
 
@@ -398,12 +398,12 @@ async def test_a_killed_server_continues_its_batch(tmp_path: Path) -> None:
     async with FakeMessagesAPI(say("27 days."), say_score(4)) as api:
         async with Rig(tmp_path, instead=AnthropicModel(api.key, api.url), failpoint=copy_data) as rig:
             path = await run_in_batch(rig, "One?")
-            await rig.application.business.scoring.look()
+            await rig.application.services.scoring.look()
             api.end_batches()
-            await rig.application.business.scoring.look()
+            await rig.application.services.scoring.look()
         for place in places:
             async with Rig(tmp_path / place, instead=AnthropicModel(api.key, api.url)) as rig:
-                await rig.application.business.scoring.look()
+                await rig.application.services.scoring.look()
                 assert await read_scores(rig, path) == {"One?": (4, "Clear.")}
                 assert (await rig.ok("GET", path))["scoring"] == "done"
                 rows = (await rig.ok("GET", "/api/usage?groupBy=agent"))["items"]

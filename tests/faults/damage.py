@@ -80,7 +80,7 @@ async def prepare(folder: Path) -> Ground:
         for number in range(DOCUMENTS):
             assert (await rig.upload(domain, f"{number}.md", text_of(number)))["status"] == "indexed"
         conversation = await rig.conversation(domain)
-        record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
+        record = await rig.application.services.conversations.get(LOCAL, ConversationId(conversation))
         ref, data = new_id("ref"), b"".join(text_of(number) for number in range(DOCUMENTS))
         await PayloadFiles(rig.settings.data / "payloads").write(ref, data)
         payload = payloads.record_of(ref, record.session_id, "text/plain", data)

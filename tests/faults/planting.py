@@ -20,9 +20,8 @@ from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.documents.files import open_document, place, stamp_of
 from agentic_rag.domains.components import ComponentFiles
 from agentic_rag.domains.workspaces import make_workspace, remove_workspace
-from agentic_rag.roles.files import remove as remove_role
-from agentic_rag.roles.files import texts_of
 from agentic_rag.roles.memories import MemoryOwner
+from agentic_rag.roles.roles import remove_role, texts_of
 from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.errors import PromptXError
 from mcp_servers.promptx.ledger import has_memory

@@ -65,7 +65,7 @@ def make_rig(folder: Path, api: FakeMessagesAPI, **settings: object) -> Rig:
 
 
 async def process_lines(rig: Rig) -> None:
-    await rig.application.machinery.knowledge.lines.look()
+    await rig.application.parts.knowledge.lines.look()
 
 
 async def upload_handbook(rig: Rig, **settings: object) -> tuple[str, str]:
@@ -256,7 +256,7 @@ def _edit_lines(bundle: bytes, edit: Callable[[str], str]) -> bytes:
 async def lines_in_index(rig: Rig, domain: str) -> list[str]:
     """Return the context lines of all passages in the index."""
     (document,) = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
-    index = rig.application.machinery.knowledge.index
+    index = rig.application.parts.knowledge.index
     return [chunk.context for chunk in await index.chunks(f"domain_{domain}", document["id"])]
 
 

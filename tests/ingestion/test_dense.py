@@ -214,7 +214,7 @@ async def test_another_embedder_gets_a_separate_collection_that_can_be_dropped(t
         assert refusal[:2] == (409, "NOTHING_TO_ROLL_BACK")
     async with Rig(tmp_path, embedding=second_model) as rig:
         rig.application.begin()
-        index = rig.application.business.documents.knowledge.index
+        index = rig.application.services.documents.knowledge.index
         with anyio.fail_after(WAIT_SECONDS):
             while True:
                 meta = await index.meta(f"domain_{domain}")
@@ -239,7 +239,7 @@ async def test_a_collection_of_an_older_tokenizer_is_rebuilt_in_the_background(t
         cars = await rig.upload(domain, "cars.md", CARS)
         await rig.settled(domain, cars["id"])
         name = f"domain_{domain}"
-        index = rig.application.business.documents.knowledge.index
+        index = rig.application.services.documents.knowledge.index
         old_collection = await index.rebuild(name, CollectionMeta(tokenizer="words-only"))
         chunks = await index.chunks(name, cars["id"])
         without_numbers = [Sparse([], []) for _ in chunks]
@@ -248,7 +248,7 @@ async def test_a_collection_of_an_older_tokenizer_is_rebuilt_in_the_background(t
         assert (await search(rig, domain, "automobile 17"))["hits"] == []
     async with Rig(tmp_path, embedding="none") as rig:
         rig.application.begin()
-        index = rig.application.business.documents.knowledge.index
+        index = rig.application.services.documents.knowledge.index
         search_answer = await wait_until(
             lambda: search(rig, domain, "automobile 17"), lambda answer: bool(answer["hits"])
         )
@@ -272,7 +272,7 @@ async def test_documents_that_arrive_while_the_embedder_is_replaced_get_its_vect
         for document in (cars, leave, pump):
             await rig.dense(domain, document["id"])
         assert (await rig.reindexed(domain))["state"] == "ready"
-        index = rig.application.business.documents.knowledge.index
+        index = rig.application.services.documents.knowledge.index
         meta = await index.meta(f"domain_{domain}")
         assert meta is not None
         assert meta.embedder == "local:two"

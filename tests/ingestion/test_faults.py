@@ -56,7 +56,7 @@ class Weather:
 
 
 def ingestion_of(rig: Rig) -> Ingestion:
-    return rig.application.business.documents.knowledge.ingestion
+    return rig.application.services.documents.knowledge.ingestion
 
 
 async def test_a_document_that_arrives_without_an_index_is_ingested_later(tmp_path: Path) -> None:

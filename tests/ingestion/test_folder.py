@@ -159,7 +159,7 @@ async def test_a_file_deleted_during_a_rebuild_is_not_in_the_new_collection(tmp_
         domain = await rig.domain()
         cars = await rig.upload(domain, "cars.md", text_of(2_500))
         await rig.upload(domain, "pump.md", OTHER)
-        parts = rig.application.business.documents
+        parts = rig.application.services.documents
         index = parts.knowledge.index
         await rig.ok("POST", f"/api/domains/{domain}/reindex")
         with anyio.fail_after(WAIT_SECONDS):

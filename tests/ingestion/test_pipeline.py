@@ -99,7 +99,7 @@ async def test_a_document_leased_by_another_process_is_skipped_until_the_lease_e
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", TEXT)
-        ingestion, database = rig.application.business.documents.knowledge.ingestion, rig.application.database
+        ingestion, database = rig.application.services.documents.knowledge.ingestion, rig.application.database
 
         async def lease_to_other(lease_until: str) -> DocumentRecord:
             await database.write(
@@ -150,7 +150,7 @@ async def test_a_search_is_stored_with_the_scores_of_each_leg(tmp_path: Path) ->
 async def test_only_the_newest_searches_are_kept(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
-        index = rig.application.business.documents.knowledge.index
+        index = rig.application.services.documents.knowledge.index
         traces = SearchTraces(rig.application.database, index, limit=3, prune_every=4)
         retriever = Retriever(index)
         for number in range(8):

@@ -168,7 +168,7 @@ async def test_a_lost_index_is_reported_by_every_search_and_to_the_admin(tmp_pat
     remove_all(tmp_path / "data" / "index" / f"domain_{domain}")
     search_step = Step((Use("search_documents", {"query": "paid leave"}),))
     async with Rig(tmp_path, search_step, say("I could not look it up.")) as rig:
-        knowledge = rig.application.business.documents.knowledge
+        knowledge = rig.application.services.documents.knowledge
         assert "0 of 2 documents" in (await find(rig, domain, "paid leave"))["incomplete"]
         events = await rig.say(await rig.conversation(domain), "How many days of leave?")
         (tool_result,) = [event["content"] for event in events if event["type"] == "tool_result"]
@@ -195,7 +195,7 @@ async def test_an_index_process_killed_during_ingestion_loses_no_document(tmp_pa
 
     def failpoint(name: str) -> None:
         if name in ("ingest.batch", "ingest.upserted") and len(kills) < 2:
-            index = rig.application.business.documents.knowledge.index
+            index = rig.application.services.documents.knowledge.index
             assert isinstance(index, ProcessIndex)
             if index.pid is not None and index.pid not in kills:
                 kills.append(index.pid)
@@ -206,7 +206,7 @@ async def test_an_index_process_killed_during_ingestion_loses_no_document(tmp_pa
         document = await rig.upload(domain, "cars.md", text_of(20))
         assert len(kills) == 2
         assert (document["status"], document["chunkCount"]) == ("indexed", 20)
-        index = rig.application.business.documents.knowledge.index
+        index = rig.application.services.documents.knowledge.index
         assert await index.count(f"domain_{domain}") == 20
 
 

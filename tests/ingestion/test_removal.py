@@ -25,7 +25,7 @@ async def test_deleting_a_document_interrupts_no_turn_and_no_later_step_cites_it
             await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
             stalled_step.until.set()
             turn = accepted["id"]
-            events = [event async for event in rig.application.business.runtime.follow(turn)]
+            events = [event async for event in rig.application.services.runtime.follow(turn)]
         assert events[-1].type == "done", "the deletion ended the turn"
         assert not [event for event in events if event.type == "source_reference"]
         assert events[-1].fields()["references"] == []

@@ -186,6 +186,24 @@ async def test_a_schedule_is_paused_after_failures_with_a_notification_and_enabl
         assert (await wait_for_firings(rig, domain, schedule, 3))[0]["state"] == "done"
 
 
+async def test_a_run_whose_start_fails_unexpectedly_ends_as_failed(tmp_path: Path) -> None:
+    start_count = 0
+
+    def fail(place: str) -> None:
+        nonlocal start_count
+        if place == "schedule.conversation":
+            start_count += 1
+            raise RuntimeError("nobody thought of this")
+
+    async with Rig(tmp_path, failpoint=fail) as rig:
+        domain = await rig.domain()
+        schedule = await create_schedule(rig, domain)
+        await make_due(rig, schedule)
+        (firing,) = await wait_for_firings(rig, domain, schedule)
+        assert (firing["state"], start_count) == ("failed", 1)
+        assert firing["detail"].startswith("INTERNAL_ERROR")
+
+
 @pytest.mark.parametrize(("policy", "states"), [("skip", ["skipped"]), ("once", ["done"]), ("all", ["done"] * 3)])
 async def test_missed_times_are_caught_up_by_setting(tmp_path: Path, policy: str, states: list[str]) -> None:
     steps = [say("Done.")] * states.count("done")
@@ -290,7 +308,7 @@ async def test_a_change_keeps_the_state_that_a_run_has_stored_meanwhile(tmp_path
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         schedule = await create_schedule(rig, domain)
-        services = rig.application.business
+        services = rig.application.services
         overtaken = OvertakenSchedules(
             rig.application.database, services.directory, services.vault, rig.application.access
         )
@@ -340,7 +358,7 @@ async def test_a_scheduled_time_is_claimed_once_and_starts_one_conversation(tmp_
     async with Rig(tmp_path, say("Done.")) as rig:
         domain = await rig.domain()
         schedule = await create_schedule(rig, domain)
-        record = await rig.application.business.schedules.get(domain, schedule["id"])
+        record = await rig.application.services.schedules.get(domain, schedule["id"])
         firing = schedules.FiringRecord(
             id=new_id("fire"), schedule_id=schedule["id"], domain_id=domain, slot="2026-01-01", created_at=now()
         )

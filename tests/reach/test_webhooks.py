@@ -10,9 +10,11 @@ import anyio.lowlevel
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from agentic_rag.access.users import LOCAL
 from agentic_rag.base.json_form import to_json, to_text
-from agentic_rag.reach.endpoints import EndpointTarget
+from agentic_rag.reach.endpoints import EndpointChange, EndpointTarget
 from agentic_rag.store import deliveries, secrets
 from agentic_rag.store.deliveries import DeliveryState, Event
 from agentic_rag.store.endpoints import SERVER, EventKind
@@ -171,12 +173,34 @@ async def test_an_endpoint_with_status_410_is_disabled_and_its_deliveries_parked
             assert [row.state for row in await box.list_deliveries(endpoint)] == [DeliveryState.PARKED] * 2
             await box.announce(3)
             assert len(await box.list_deliveries(endpoint)) == 2
-            from agentic_rag.access.users import LOCAL
-            from agentic_rag.reach.endpoints import EndpointChange
-
             await box.endpoints.change(LOCAL, "@server", endpoint, EndpointChange(enabled=True))
             assert await box.endpoints.replay("@server", endpoint, None) == 2
             assert [event["data"]["number"] for event in await receiver.wait_for(2)] == [1, 2]
+
+
+@pytest.mark.parametrize("status", [410, 500])
+async def test_an_answer_of_an_address_that_was_replaced_meanwhile_does_not_count(tmp_path: Path, status: int) -> None:
+    class Replacing(Response):
+        """The answer of the old address, which an admin replaces before the answer arrives."""
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await box.endpoints.change(LOCAL, SERVER, endpoint, EndpointChange(url=new_receiver.url))
+            await super().__call__(scope, receive, send)
+
+    old_receiver, new_receiver = Receiver(lambda _: Replacing(status_code=status)), Receiver()
+    async with (
+        old_receiver.open(),
+        new_receiver.open(),
+        outbox(tmp_path, old_receiver.address, new_receiver.address) as box,
+        anyio.create_task_group() as tasks,
+    ):
+        endpoint, _ = await box.add(old_receiver.url)
+        await box.announce(1)
+        with run_sender(tasks, box.sender(3600.0)):
+            await new_receiver.wait_for(1)
+            await box.wait_until(endpoint, lambda record, _: record.sent_at is not None)
+        record = await box.endpoint(endpoint)
+        assert (record.enabled, record.failures, record.problem) == (True, 0, "")
 
 
 def _redirect(number: int) -> Response:
@@ -309,6 +333,23 @@ async def test_after_a_rotation_both_secrets_sign(tmp_path: Path) -> None:
         stale = {**headers, "webhook-timestamp": str(int(headers["webhook-timestamp"]) - timedelta(hours=1).seconds)}
         with pytest.raises(WebhookVerificationError):
             Webhook(new).verify(body, stale)
+
+
+async def test_a_rotation_and_a_new_address_at_the_same_time_both_count(tmp_path: Path) -> None:
+    async with outbox(tmp_path) as box:
+        endpoint, secret = await box.add("https://old.example/")
+        for number in range(5):
+            url, secrets = f"https://new.example/{number}", [secret]
+
+            async def rotate(secrets: list[str] = secrets) -> None:
+                secrets.append(await box.endpoints.rotate(SERVER, endpoint))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(rotate)
+                tasks.start_soon(box.endpoints.change, LOCAL, SERVER, endpoint, EndpointChange(url=url))
+            target = await box.endpoints.target(await box.endpoint(endpoint))
+            old, secret = secrets
+            assert (target.url, target.secret, target.old_secret) == (url, secret, old)
 
 
 @pytest.mark.attack(kind="web")

@@ -34,7 +34,7 @@ def answer_with(*memories: dict[str, Any]) -> Step:
 
 
 async def run_extraction(rig: Rig) -> None:
-    await rig.application.business.extraction.run(0)
+    await rig.application.services.extraction.run(0)
 
 
 async def list_proposals(rig: Rig, domain: str) -> list[str]:
@@ -125,7 +125,7 @@ async def test_proposals_are_visible_to_their_user_only(tmp_path: Path) -> None:
         anna, ben = make_member("anna", domain), make_member("ben", domain)
         await run_turn(rig, anna, domain, TOLD)
         await run_extraction(rig)
-        memories = rig.application.business.memories
+        memories = rig.application.services.memories
 
         async def count_proposals(user: User) -> int:
             return (await memories.browse(user, domain, role=None, q="", offset=0, limit=9, which="proposed")).total

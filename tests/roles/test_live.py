@@ -138,10 +138,10 @@ async def test_a_document_cannot_trigger_role_write(tmp_path: Path) -> None:
 async def test_the_right_to_write_roles_is_checked_again_at_the_call(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain, _ = await make_role_place(rig, primaryRoleId="nuwa")
-        business, admin = rig.application.business, User("olga", operator=True)
-        conversation = await business.conversations.create(admin, domain)
-        definition, _ = await business.definitions.definition(admin, conversation)
-        toolset = await rig.application.machinery.tools.open(definition)
+        services, admin = rig.application.services, User("olga", operator=True)
+        conversation = await services.conversations.create(admin, domain)
+        definition, _ = await services.definitions.definition(admin, conversation)
+        toolset = await rig.application.parts.turn_tools.open(definition)
         tools = {tool.name: tool for tool in toolset.tools}
         assert not tools["role_write"].read_only
         assert tools["role_check"].read_only

@@ -30,11 +30,11 @@ def make_member(name: str, domain: str) -> User:
 
 async def run_turn(rig: Rig, user: User, domain: str, content: str = "Hi") -> str:
     """Run a turn of a user and return everything the model received in it."""
-    business: Conversations = rig.application.business.conversations
-    conversation = await business.create(user, domain)
-    accepted = await business.send(user, conversation.id, content)
+    conversations: Conversations = rig.application.services.conversations
+    conversation = await conversations.create(user, domain)
+    accepted = await conversations.send(user, conversation.id, content)
     with anyio.fail_after(WAIT_SECONDS):
-        while (await business.turn(user, accepted.turn_id)).status in ("running", "queued"):
+        while (await conversations.turn(user, accepted.turn_id)).status in ("running", "queued"):
             await pause()
     return str(rig.model.requests[-1].messages)
 
@@ -52,7 +52,7 @@ async def test_in_scope_user_memories_are_private(tmp_path: Path) -> None:
         await run_turn(rig, anna, domain)
         assert "sencha" not in await run_turn(rig, ben, domain)
         assert "sencha" in await run_turn(rig, anna, domain)
-        memories = rig.application.business.memories
+        memories = rig.application.services.memories
         page = await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)
         assert [(name, engram.content) for name, engram in page.items] == [("assistant", "Anna likes sencha.")]
         assert (await memories.browse(ben, domain, role="assistant", q="", offset=0, limit=10)).total == 0
@@ -67,10 +67,10 @@ async def test_remembering_for_all_users_of_a_domain_needs_an_admins_approval(tm
         domain = await rig.domain(memoryScope="domain")
         await rig.ok("POST", "/api/keys", {"user": "olga", "role": "operator"})  # the local mode has ended
         anna = make_member("anna", domain)
-        memories = rig.application.business.memories
+        memories = rig.application.services.memories
         assert "Denied (shared-memory)" in await run_turn(rig, anna, domain)
         assert (await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)).total == 0
-        row = (await rig.application.ground.audit.page(1, outcome=AuditOutcome.DENIED))[0]
+        row = (await rig.application.parts.audit.page(1, outcome=AuditOutcome.DENIED))[0]
         assert (row.actor, row.target, row.details["because"]) == ("anna", "promptx_remember", "shared-memory")
 
 
@@ -82,7 +82,7 @@ async def test_an_engram_names_its_author_who_can_delete_it(tmp_path: Path) -> N
         (item,) = (await browse(rig, domain))["items"]
         assert item["author"] == "anna"
         assert item["turnId"].startswith("turn_")
-        memories = rig.application.business.memories
+        memories = rig.application.services.memories
         with pytest.raises(Forbidden):
             await memories.delete(ben, domain, item["id"])
         await memories.delete(anna, domain, item["id"])
@@ -98,7 +98,7 @@ async def test_in_scope_domain_memories_are_shared_and_members_delete_only_their
         anna, ben = make_member("anna", domain), make_member("ben", domain)
         await run_turn(rig, anna, domain)
         assert "sencha" in await run_turn(rig, ben, domain)
-        memories = rig.application.business.memories
+        memories = rig.application.services.memories
         page = await memories.browse(ben, domain, role=None, q="", offset=0, limit=10)
         with pytest.raises(Forbidden):
             await memories.delete(ben, domain, page.items[0][1].id)
@@ -211,7 +211,7 @@ async def test_a_model_forgets_a_memory_of_its_user_and_none_of_another(tmp_path
         domain = await rig.domain(memoryScope="user")
         anna, ben = make_member("anna", domain), make_member("ben", domain)
         await run_turn(rig, anna, domain)
-        memories = rig.application.business.memories
+        memories = rig.application.services.memories
 
         async def list_ids() -> list[str]:
             page = await memories.browse(anna, domain, role=None, q="", offset=0, limit=10)

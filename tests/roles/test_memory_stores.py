@@ -6,7 +6,7 @@ import random
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,6 +19,7 @@ import pytest
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, NotYours, UnknownMemory, UnknownReplaced
 from mcp_servers.promptx.ledger import Engram, Which, has_memory
 from mcp_servers.promptx.memory import Memory, MemoryCache, memory_folder
+from mcp_servers.promptx.memory_cache import EngramLedger
 from mcp_servers.promptx.network import RECALL_STEP
 from mcp_servers.promptx.new_engrams import NewEngram
 from tests.programs import Program
@@ -62,6 +63,41 @@ def ground(request: pytest.FixtureRequest) -> Ground:
 
 def new_engram(content: str, schema: str = "home city", replaces: str = "") -> NewEngram:
     return NewEngram(content, schema, 0.5, "ATOMIC", replaces)
+
+
+class InterruptedLedger:
+    """A ledger in which another server saves an engram between the first comparison and its write."""
+
+    def __init__(self, ledger: EngramLedger, interrupt: Callable[[], object]) -> None:
+        self._ledger = ledger
+        self._interrupts = [interrupt]
+
+    def near(self, words: Sequence[str]) -> list[Engram]:
+        engrams = self._ledger.near(words)
+        while self._interrupts:
+            self._interrupts.pop()()
+        return engrams
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+
+@pytest.mark.parametrize("operation", ["remember", "propose"])
+def test_two_servers_that_save_the_same_engram_at_once_store_it_once(ground: Ground, operation: str) -> None:
+    def save(memory: Memory, place: int) -> None:
+        if operation == "remember":
+            memory.remember([new_engram("Anna lives in Graz.")], NOW + place)
+        else:
+            proposal = Engram(f"{NOW}_{place:09}", "Anna lives in Graz.", "ATOMIC", 0.5, NOW, ("home",), proposed=True)
+            memory.propose([proposal])
+
+    cache, first = ground.shelf(), ground.memory()
+    storage = cache._stock.place(first.folder)
+    writer: Any = InterruptedLedger(storage.writer, lambda: save(first, 1))
+    second = Memory(first.folder, replace(storage, writer=writer))
+    save(second, 2)
+    assert [engram.content for engram in first.export()] == ["Anna lives in Graz."]
+    second.close()
 
 
 def save_engram(memory: Memory, engram: NewEngram, now: int = NOW, author: str = "") -> str:

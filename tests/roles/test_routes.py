@@ -199,13 +199,13 @@ async def test_a_prompt_names_its_missing_role(tmp_path: Path) -> None:
 async def test_only_an_admin_gets_the_author_tools(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain(primaryRoleId="nuwa")
-        business = rig.application.business
+        services = rig.application.services
         for user, allowed in (
             (User("olga", operator=True), True),
             (User("anna", domains=frozenset({domain}), administered=frozenset({domain})), True),
             (User("mara", domains=frozenset({domain})), False),
         ):
-            conversation = await business.conversations.create(user, domain)
-            definition, _ = await business.definitions.definition(user, conversation)
+            conversation = await services.conversations.create(user, domain)
+            definition, _ = await services.definitions.definition(user, conversation)
             assert ("role_write" in (definition.system[0].tools or ())) is allowed
             assert definition.binding.admin is allowed

@@ -11,7 +11,7 @@ from agentic_rag.backup.contents import BackupOptions
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.roles.memories import Export
-from agentic_rag.roles.memory_moves import take_all_over
+from agentic_rag.roles.memory_store import take_all_over
 from agentic_rag.store.memories import ENGRAM_CUES, ENGRAMS, MEMORIES
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import say
@@ -49,7 +49,7 @@ async def test_memories_of_one_server_are_recalled_forgotten_and_erased_on_anoth
         domain = await a.domain(memoryScope="user")
         anna, ben = (User(name, domains=frozenset({domain})) for name in ("anna", "ben"))
         await run_turn(a, anna, domain)
-        memories_of_b = b.application.business.memories
+        memories_of_b = b.application.services.memories
         page = await memories_of_b.browse(anna, domain, role=None, q="", offset=0, limit=10)
         assert [(name, engram.content) for name, engram in page.items] == [("assistant", "Anna likes sencha.")]
         recollection = await memories_of_b.recall(anna, domain, "assistant", "tea", "balanced")
@@ -63,7 +63,7 @@ async def test_memories_of_one_server_are_recalled_forgotten_and_erased_on_anoth
         assert (await count_rows(a))[1:] == [1, 2]
         await memories_of_b.delete(ben, domain, ben_engram.id)
         assert (await count_rows(a))[1:] == [0, 0]
-        memories_of_a = a.application.business.memories
+        memories_of_a = a.application.services.memories
         assert (await memories_of_a.browse(ben, domain, role=None, q="", offset=0, limit=9)).total == 0
         await b.ok("DELETE", f"/api/domains/{domain}")
         assert await count_rows(a) == [0, 0, 0]

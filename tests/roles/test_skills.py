@@ -115,7 +115,7 @@ async def test_skills_and_roles_are_offered_with_digests_and_their_files_are_rea
         put_skill(workspace, "broken", "no front matter")
         for role in ("clerk", "tables"):
             (workspace / ".promptx" / "resource" / f"{role}.role.md").write_text(CLERK)
-        skills = rig.application.business.skills
+        skills = rig.application.services.skills
         skills_offered = await skills.list_offered(domain)
         assert [(offered_skill.name, offered_skill.source) for offered_skill in skills_offered] == [
             ("clerk", "role"),

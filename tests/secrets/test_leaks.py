@@ -301,7 +301,7 @@ async def test_headers_of_a_remote_server_are_sealed_and_survive_get_edit_put(tm
         remote["enabled"] = False
         saved = await rig.ok("PUT", path, domain_record, headers={"if-match": '"1"'})
         assert saved["settings"]["mcpServers"]["remote"] == remote
-        assert (await rig.application.business.vault.values(domain))[
+        assert (await rig.application.services.vault.values(domain))[
             "remote.headers.Authorization"
         ] == f"Bearer {SECRET}"
         assert (await rig.refused("PUT", path, domain_record, headers={"if-match": '"1"'}))[:2] == (
@@ -331,4 +331,4 @@ async def test_secrets_are_deleted_with_their_domain(tmp_path: Path) -> None:
         domain = await rig.domain()
         await rig.ok("PUT", f"/api/domains/{domain}/secrets/KEY", {"value": SECRET})
         await rig.ok("DELETE", f"/api/domains/{domain}")
-        assert await rig.application.business.vault.values(domain) == {}
+        assert await rig.application.services.vault.values(domain) == {}

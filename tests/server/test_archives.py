@@ -21,7 +21,7 @@ from tests.server.rig import Rig, types_of
 
 async def plant(rig: Rig, conversation: str, count: int) -> None:
     """Store this number of ended turns as the runtime does, before the conversation was ever loaded."""
-    record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
+    record = await rig.application.services.conversations.get(LOCAL, ConversationId(conversation))
 
     def store(conn: Connection) -> None:
         for number in range(count):
@@ -170,7 +170,7 @@ async def test_stored_references_are_resolved_and_a_bad_one_fails_one_item(tmp_p
         chart, secret = b'{"bars": [1, 2], "_kept": true}', b'"secret"'
         (folder / good).write_bytes(chart)
         (folder / foreign).write_bytes(secret)
-        record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
+        record = await rig.application.services.conversations.get(LOCAL, ConversationId(conversation))
         structured = {
             "title": "Sales",
             "charts": [{"_ref": good}, {"_ref": deleted}, {"_ref": foreign}, {"_ref": "../x"}, {"_ref": 5}],
@@ -201,7 +201,7 @@ async def test_deleting_a_conversation_removes_the_files_of_its_payloads(tmp_pat
     async with Rig(tmp_path, say("Hi.")) as rig:
         conversation = await rig.conversation()
         assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"
-        record = await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))
+        record = await rig.application.services.conversations.get(LOCAL, ConversationId(conversation))
         ref, other_ref = new_id("ref"), new_id("ref")
         folder = rig.settings.data / "payloads"
         folder.mkdir()

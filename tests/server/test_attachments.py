@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agentic_rag.base.errors import StorageUnavailable
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Json, Rig
@@ -36,6 +37,30 @@ async def attach(rig: Rig, conversation: str, *files: tuple[str, bytes], **optio
     response = await rig.http.post(path, files=parts, **options)
     assert response.status_code == 201, response.text
     return list(response.json()["items"])
+
+
+class LostCommit:
+    """A database whose connection is lost right after it has stored an attachment."""
+
+    def __init__(self) -> None:
+        self._place = ""
+
+    def __call__(self, place: str) -> None:
+        if place == "commit.done" and self._place == "attachment.placed":
+            self._place = ""
+            raise StorageUnavailable("the connection was lost")
+        if place == "attachment.placed":
+            self._place = place
+
+
+async def test_an_attachment_whose_commit_is_uncertain_keeps_its_files(tmp_path: Path) -> None:
+    async with Rig(tmp_path, failpoint=LostCommit()) as rig:
+        conversation = await rig.conversation()
+        path = f"/api/conversations/{conversation}/attachments"
+        (item,) = (await rig.ok("POST", path, files={"file": ("contract.md", CONTRACT)}))["items"]
+        assert item["error"]["code"] == "STORAGE_UNAVAILABLE"
+        (stored,) = (await rig.ok("GET", path))["items"]
+        assert (await rig.http.get(f"/api/attachments/{stored['id']}/file")).content == CONTRACT
 
 
 async def test_an_attached_file_is_searched_read_and_cited_in_its_conversation_only(tmp_path: Path) -> None:

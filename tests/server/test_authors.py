@@ -25,7 +25,7 @@ class Scanner:
     def __call__(self, place: str) -> None:
         if place != self._place or self.scan is not None or not self.due():
             return
-        history = self.rig.application.business.file_history
+        history = self.rig.application.services.file_history
         self.scan = asyncio.run_coroutine_threadsafe(history.notice(self.domain), self._loop)
         asyncio.run_coroutine_threadsafe(self._run_reads(), self._loop).result(60)  # it gets as far as it can
 

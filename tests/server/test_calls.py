@@ -16,8 +16,8 @@ from tests.server.rig import Rig
 
 
 def calls_of(rig: Rig) -> Calls:
-    business = rig.application.business
-    return Calls(business.conversations, business.deletion, business.waits)
+    services = rig.application.services
+    return Calls(services.conversations, services.deletion, services.waits)
 
 
 async def count(rig: Rig, *tables: str) -> list[int]:
@@ -42,12 +42,12 @@ async def test_a_server_stopped_in_a_call_leaves_no_reservation_at_its_next_star
 async def test_an_abandoned_unstored_call_is_removed_once_idle(tmp_path: Path) -> None:
     slow = Stalled(say("This takes long."), 3)
     async with Rig(tmp_path, say("Read by nobody."), slow) as rig:
-        domain, deletion = await rig.domain(), rig.application.business.deletion
+        domain, deletion = await rig.domain(), rig.application.services.deletion
         old, running = [await calls_of(rig).ask(LOCAL, domain, FullQuestion(text)) for text in ("Old", "Running")]
         used_conversation = await rig.conversation(domain)
         with anyio.fail_after(240):
             await slow.reached.wait()
-            async for _ in rig.application.business.conversations.events(old.turn_id):
+            async for _ in rig.application.services.conversations.events(old.turn_id):
                 pass
         await deletion.end_left_calls()
         assert await count(rig, "conversations") == [3]
@@ -57,10 +57,10 @@ async def test_an_abandoned_unstored_call_is_removed_once_idle(tmp_path: Path) -
 
         await rig.application.database.write(age)
         await deletion.end_left_calls()
-        business = rig.application.business
+        services = rig.application.services
         with pytest.raises(NotFound):
-            await business.conversations.get(LOCAL, old.conversation.id)
-        assert (await business.conversations.get(LOCAL, running.conversation.id)).transient
+            await services.conversations.get(LOCAL, old.conversation.id)
+        assert (await services.conversations.get(LOCAL, running.conversation.id)).transient
         assert [item["id"] for item in (await rig.ok("GET", "/api/conversations"))["items"]] == [used_conversation]
         await deletion.end_call(running.conversation)
         assert await count(rig, "conversations", "sessions") == [1, 1]

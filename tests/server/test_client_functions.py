@@ -149,7 +149,7 @@ async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Pa
             conn.exec_driver_sql("UPDATE conversations SET updated_at = '2020-01-01T00:00:00.000Z' WHERE transient")
 
         await rig.application.database.write(age)
-        await rig.application.business.runtime.check_waits()
+        await rig.application.services.runtime.check_waits()
         events = await read_stream(await rig.openai.responses.retrieve(f"{stored_response.id}_1", stream=True))
         assert events[-1].response.error.type == "FUNCTION_RESULT_MISSING"
         with pytest.raises(openai.ConflictError, match="its time is over"):
@@ -157,7 +157,7 @@ async def test_the_call_of_a_lost_client_ends_when_its_wait_expires(tmp_path: Pa
         with anyio.fail_after(240):
             while (await rig.count_rows())[0] > 1:
                 await rig.application.database.write(age)
-                await rig.application.business.deletion.end_left_calls()
+                await rig.application.services.deletion.end_left_calls()
 
 
 async def test_results_for_server_tools_and_foreign_calls_are_refused(tmp_path: Path) -> None:

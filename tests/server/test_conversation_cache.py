@@ -42,7 +42,7 @@ async def test_an_archived_conversation_refuses_messages_at_once(tmp_path: Path)
 
 async def test_a_just_used_conversation_does_not_exist_for_others(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("One."), say("Two.")) as rig:
-        service, conversation = rig.application.business.conversations, await rig.conversation()
+        service, conversation = rig.application.services.conversations, await rig.conversation()
         await rig.say(conversation, "Hello.")
         for stranger in (User("bob", operator=True), User(LOCAL.id, domains=frozenset({"dom_other"}))):
             refused = await _refusal(service, stranger, conversation)

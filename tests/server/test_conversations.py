@@ -126,18 +126,18 @@ async def test_another_owners_conversation_is_not_found(tmp_path: Path) -> None:
     async with Rig(tmp_path, say("Mine.")) as rig:
         conversation = await rig.conversation()
         events = await rig.say(conversation, "Hi")
-        eve, business = User("eve"), rig.application.business.conversations
+        eve, conversations = User("eve"), rig.application.services.conversations
         for attempt in (
-            business.get(eve, ConversationId(conversation)),
-            business.send(eve, ConversationId(conversation), "hi"),
-            business.messages(eve, ConversationId(conversation)),
-            rig.application.business.deletion.conversation(eve, ConversationId(conversation)),
-            business.interrupt(eve, ConversationId(conversation)),
-            business.turn(eve, events[0]["turnId"]),
+            conversations.get(eve, ConversationId(conversation)),
+            conversations.send(eve, ConversationId(conversation), "hi"),
+            conversations.messages(eve, ConversationId(conversation)),
+            rig.application.services.deletion.conversation(eve, ConversationId(conversation)),
+            conversations.interrupt(eve, ConversationId(conversation)),
+            conversations.turn(eve, events[0]["turnId"]),
         ):
             with pytest.raises(NotFound):
                 await attempt
-        assert (await business.list_page(eve)).total == 0
+        assert (await conversations.list_page(eve)).total == 0
 
 
 async def test_a_repeated_client_message_creates_one_turn_and_other_content_is_refused(tmp_path: Path) -> None:

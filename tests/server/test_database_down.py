@@ -35,7 +35,7 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
     async with Rig(tmp_path, failpoint=backup) as rig:
         rig.application.begin()
         domain = await rig.domain()
-        ingestion = rig.application.business.documents.knowledge.ingestion
+        ingestion = rig.application.services.documents.knowledge.ingestion
         path = f"/api/domains/{domain}/documents"
         upload = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
         job = ingestion._jobs[upload["items"][0]["id"]]
@@ -50,7 +50,7 @@ async def test_a_server_survives_a_database_lock_and_continues_with_its_document
         await rig.conversation(domain)
         document = upload["items"][0]["id"]
         assert await ingestion.requeue(document)
-        ingestion.submit(await rig.application.business.documents.get(domain, document, EVERY_DOCUMENT))
+        ingestion.submit(await rig.application.services.documents.get(domain, document, EVERY_DOCUMENT))
         assert (await rig.settled(domain, document))["status"] == "indexed"
 
 

@@ -74,9 +74,9 @@ async def test_the_doctor_repairs_inconsistent_conversations_without_losing_mess
         hollow, forgotten = await rig.conversation(domain), await rig.conversation(domain)
         await rig.say(hollow, "Hi")
         await rig.say(forgotten, "What was said must stay")
-        business = rig.application.business
-        hollow_session = (await business.conversations.get(LOCAL, ConversationId(hollow))).session_id
-        lost_session = (await business.conversations.get(LOCAL, ConversationId(forgotten))).session_id
+        services = rig.application.services
+        hollow_session = (await services.conversations.get(LOCAL, ConversationId(hollow))).session_id
+        lost_session = (await services.conversations.get(LOCAL, ConversationId(forgotten))).session_id
         folder = rig.settings.data / "payloads"
         folder.mkdir()
         orphan, missing = new_id("ref"), new_id("ref")
@@ -289,9 +289,9 @@ async def test_a_stored_result_with_a_wrong_checksum_is_reported(tmp_path: Path)
     async with Rig(tmp_path, say("Hi.")) as rig:
         conversation = await rig.conversation()
         await rig.say(conversation, "Hi")
-        session = (await rig.application.business.conversations.get(LOCAL, ConversationId(conversation))).session_id
+        session = (await rig.application.services.conversations.get(LOCAL, ConversationId(conversation))).session_id
         sound, damaged = new_id("ref"), new_id("ref")
-        files = rig.application.ground.payloads
+        files = rig.application.parts.payloads
         for ref in (sound, damaged):
             await files.write(ref, b"a long result")
             record = payloads.record_of(ref, session, "text/plain", b"a long result")

@@ -80,8 +80,8 @@ async def test_the_list_of_all_documents_is_built_off_the_event_loop(tmp_path: P
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         await rig.upload(domain, "one.txt", b"One document.")
-        business = rig.application.business
-        routes = DocumentRoutes(business.documents, business.deletion, thread, business.gate)
+        services = rig.application.services
+        routes = DocumentRoutes(services.documents, services.deletion, thread, services.gate)
 
         async def ask() -> None:
             arguments = (routes, LOCAL, domain, DocumentFilter(), EVERY_DOCUMENT)

@@ -560,7 +560,7 @@ async def test_expired_rows_and_rows_of_an_erased_person_are_deleted(tmp_path: P
         await rig.change(update(AUTHORIZATIONS).values(expires_at=PAST))
         for table in (TOKENS, CODES):
             await rig.change(update(table).values(expires_at=PAST))
-        await rig.application.business.authorizations.prune()
+        await rig.application.services.authorizations.prune()
         assert await _counts(rig) == (0, 0, 0)
         await rig.tokens()
         await rig.ok("DELETE", "/api/users/ann")

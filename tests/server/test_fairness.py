@@ -79,4 +79,4 @@ async def test_a_hanging_domain_does_not_delay_others(tmp_path: Path, act: str) 
         assert len(stuck.answered) == MANY
         total = (await rig.ok("GET", f"/api/domains/{blocked_domain}/memories?limit=1"))["total"]
         assert total == MANY + 1
-        assert rig.application.ground.threads.owners == frozenset()
+        assert rig.application.parts.threads.owners == frozenset()

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import anyio
+
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig
@@ -83,3 +85,21 @@ async def test_an_answer_with_calls_has_its_text_in_parts_between_them(tmp_path:
         calls = await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls?turnId={turn}")
         assert [item["arguments"]["query"] for item in calls["items"]] == ["leave", "leave days"]
         assert (await rig.ok("GET", f"/api/conversations/{conversation}/tool-calls?turnId=nope"))["items"] == []
+
+
+async def test_two_users_rate_answers_to_the_same_question_at_once(tmp_path: Path) -> None:
+    """Several servers would store the same drafted case: `TEST_DATABASE=postgresql` runs their transactions at once."""
+    rounds = 5
+    async with Rig(tmp_path, *[say("It is 27.")] * (2 * rounds)) as rig:
+        domain = await rig.domain()
+        for number in range(rounds):
+            paths = []
+            for _ in range(2):
+                conversation = await rig.conversation(domain)
+                turn = (await rig.say(conversation, f"How many days in year {number}?"))[0]
+                paths.append(f"/api/conversations/{conversation}/messages/{turn['messageId']}/feedback")
+            async with anyio.create_task_group() as tasks:
+                for path in paths:
+                    tasks.start_soon(rig.ok, "PUT", path, {"rating": "down", "reason": "No."})
+        cases = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/cases?state=draft"))["items"]
+        assert len(cases) == rounds

@@ -72,7 +72,7 @@ FULL = pytest.mark.parametrize("full", [fill_disk, use_all_inodes])
 async def wait_until_ready(rig: Rig) -> None:
     with anyio.fail_after(240):
         while (await rig.http.get("/api/ready")).status_code != 200:
-            await rig.application.business.health.probe()
+            await rig.application.services.health.probe()
             await pause()
 
 
@@ -90,7 +90,7 @@ async def test_a_server_on_a_full_disk_refuses_writes_and_recovers(small_disk: P
             health = await rig.ok("GET", "/api/health")
             assert health["store"]["mode"] == "full"
             assert "no space" in health["store"]["reason"].lower() or "full" in health["store"]["reason"]
-            await rig.application.business.health.probe()  # new writes do not fit either
+            await rig.application.services.health.probe()  # new writes do not fit either
             assert (await rig.refused("GET", "/api/ready"))[0] == 503
             assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["id"] == conversation
         await wait_until_ready(rig)

@@ -102,7 +102,7 @@ async def test_members_see_states_and_operators_reasons(tmp_path: Path) -> None:
 async def test_an_idle_store_is_still_probed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         before = (await health(rig))["store"].get("lastSuccess", "")
-        await rig.application.business.health.probe()
+        await rig.application.services.health.probe()
         assert (await health(rig))["store"]["lastSuccess"] > before
 
 
@@ -133,9 +133,9 @@ async def test_a_server_that_is_still_loading_is_not_ready(tmp_path: Path) -> No
 async def test_slow_preloading_does_not_block_readiness(tmp_path: Path) -> None:
     model = SlowClient()
     async with Rig(tmp_path) as rig:
-        health_state = rig.application.business.health
+        health_state = rig.application.services.health
         health_state.begin_loading()
-        await load_what_turns_need(model, rig.application.machinery.pool, health_state, seconds=0.01)
+        await load_what_turns_need(model, rig.application.parts.pool, health_state, seconds=0.01)
         assert (await rig.ok("GET", "/api/ready")) == {"ready": True}
 
 

@@ -204,7 +204,7 @@ async def test_an_erased_user_is_a_number_in_the_history(tmp_path: Path) -> None
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"language": "fr"}}, headers=headers)
         operator = bearer(await make_key(rig, "root", "operator"))
         assert (await rig.ok("GET", f"/api/domains/{domain}/history", headers=operator))["items"][0]["author"] == "ann"
-        number = await rig.application.business.erasure.erase("ann")
+        number = await rig.application.services.erasure.erase("ann")
         records = (await rig.ok("GET", f"/api/domains/{domain}/history", headers=operator))["items"]
         assert records[0]["author"] == f"#{number}"
         assert "ann" not in {record["author"] for record in records}

@@ -445,8 +445,8 @@ async def test_sessions_are_bounded_by_key_and_requests_by_size(tmp_path: Path) 
 async def test_an_idle_session_is_closed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         path, application = f"/mcp/{await rig.domain()}", rig.application
-        async with McpDoor(application.business, sessions=1, idle_seconds=0.2) as door:
-            app = make_app(application.business, application.access, application.ground.audit, Gate(), door)
+        async with McpDoor(application.services, sessions=1, idle_seconds=0.2) as door:
+            app = make_app(application.services, application.access, application.parts.audit, Gate(), door)
             transport = httpx2.ASGITransport(app)
             async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=JSON, transport=transport) as http:
                 first = (await http.post(path, json=INITIALIZE)).headers["mcp-session-id"]
@@ -460,8 +460,8 @@ async def test_without_sessions_each_request_is_independent_and_ends_with_its_co
     stalled = Stalled(say("It holds and holds"), 2)
     async with Live(tmp_path, stalled) as rig:
         path, application = f"/mcp/{await rig.domain()}", rig.application
-        async with McpDoor(application.business, keeps_sessions=False) as door:
-            app = make_app(application.business, application.access, application.ground.audit, Gate(), door)
+        async with McpDoor(application.services, keeps_sessions=False) as door:
+            app = make_app(application.services, application.access, application.parts.audit, Gate(), door)
             async with serving(app) as address, httpx2.AsyncClient(headers=JSON, trust_env=False) as http:
                 url = f"http://{address}{path}"
                 opening = await http.post(url, json=INITIALIZE)

@@ -30,7 +30,7 @@ def hostile(behaviour: str = "ok", **fields: Any) -> dict[str, Any]:
 def children(rig: Rig) -> int:
     """The number of running servers: each one starts with a unique mark, which all its processes carry."""
     marks: set[bytes] = set()
-    for pid in find_processes(rig.application.machinery.policy.marker):
+    for pid in find_processes(rig.application.parts.policy.marker):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\x00")
         except OSError:  # ended meanwhile
@@ -40,7 +40,7 @@ def children(rig: Rig) -> int:
 
 
 def homes(rig: Rig) -> int:
-    folder = rig.application.machinery.policy.homes
+    folder = rig.application.parts.policy.homes
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 
@@ -94,7 +94,7 @@ async def test_turns_of_two_hundred_conversations_on_three_servers_have_three_ch
 async def test_each_user_of_a_per_user_entry_has_a_separate_child(tmp_path: Path) -> None:
     steps = [calling("captive__look", path=".")] * 10
     async with Rig(tmp_path, *steps) as rig:
-        spec = await allow_captive(rig.application.machinery.policy)
+        spec = await allow_captive(rig.application.parts.policy)
         entry = {**spec.entry.to_json(), "identity": "user"}
         domain = await rig.domain(mcpServers={"captive": entry}, toolPolicy={"captive__*": "allow"})
         keys = {user: await make_key(rig, user, "member", domain) for user in ("anna", "ben")}
@@ -107,7 +107,7 @@ async def test_each_user_of_a_per_user_entry_has_a_separate_child(tmp_path: Path
             assert types_of(events_of(response.text))[-1] == "done"
             counts.append((children(rig), homes(rig)))
         assert counts == [(1, 1), (1, 1), (2, 2), (2, 2), (2, 2)]
-        assert {status.user for status in rig.application.machinery.pool.status(domain)} == {"anna", "ben"}
+        assert {status.user for status in rig.application.parts.pool.status(domain)} == {"anna", "ben"}
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js: no npm on this machine")
@@ -166,7 +166,7 @@ async def test_a_turn_without_the_package_continues_and_gives_the_remedy(tmp_pat
 
 async def test_an_entry_that_is_no_longer_allowed_shows_the_reason_before_its_use(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        policy = rig.application.machinery.policy
+        policy = rig.application.parts.policy
         spec = await allow_captive(policy)
         domain = await rig.domain(mcpServers={"captive": spec.entry.to_json()})
         assert (await read_server(rig, domain, "captive"))["reason"] == ""
@@ -200,7 +200,7 @@ async def test_an_edited_entry_shows_its_state_and_its_older_child_ends_when_unu
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"a": hostile("noisy")}}})
         await rig.say(await rig.conversation(domain), "Go")
         older, newer = sorted(
-            rig.application.machinery.pool.connections()[-2:], key=lambda connection: not connection.retired
+            rig.application.parts.pool.connections()[-2:], key=lambda connection: not connection.retired
         )
         assert (older.retired, newer.retired) == (True, False)
         assert "stdout, not a message" in str((await read_server(rig, domain, "a"))["log"])
@@ -256,8 +256,8 @@ async def test_unaccepted_tools_are_shown_only_for_their_entry(tmp_path: Path) -
         await rig.say(await rig.conversation(domain), "Go")
 
         async def is_waiting() -> bool:
-            await rig.application.machinery.pool.connections()[-1].tools(5)
-            return "grown" in str([tool.name for tool in rig.application.machinery.pool.connections()[-1].known_tools])
+            await rig.application.parts.pool.connections()[-1].tools(5)
+            return "grown" in str([tool.name for tool in rig.application.parts.pool.connections()[-1].known_tools])
 
         await until(is_waiting)
         await rig.say(await rig.conversation(domain), "Again")
@@ -305,7 +305,7 @@ async def test_a_secrets_change_or_removal_applies_from_the_next_turn(tmp_path: 
             events = await rig.say(conversation, "Go")
             assert [event["status"] for event in events if event["type"] == "tool_result"] == ["ok"]
             assert [
-                connection.retired for connection in rig.application.machinery.pool.connections() if connection.domain
+                connection.retired for connection in rig.application.parts.pool.connections() if connection.domain
             ] == [
                 False,
                 *[True] * (child_count - 1),

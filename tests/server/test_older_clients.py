@@ -466,7 +466,7 @@ async def test_after_a_reset_a_repeated_send_joins_the_turn_and_reads_it_complet
             group.start_soon(client.send, "How much leave?")
             await refuse_other_words(client)
             with anyio.fail_after(WAIT_SECONDS):
-                while not client.rig.application.machinery.runtime.reader_count:  # until it has joined
+                while not client.rig.application.parts.runtime.reader_count:  # until it has joined
                     await pause()
             second_answer.until.set()
         check_answer(client, "Other words entirely.", [])

@@ -115,8 +115,8 @@ async def test_the_knowledge_contract_lists_own_conversations_of_the_default_dom
     domain, opening = await open_default_domain(tmp_path)
     async with opening as rig:
         foreign_conversation = await rig.conversation()
-        business = rig.application.business.conversations
-        anothers = (await business.create(User("eve", operator=True), domain)).id
+        conversations = rig.application.services.conversations
+        anothers = (await conversations.create(User("eve", operator=True), domain)).id
         for conversation in (foreign_conversation, anothers, "conv_none"):
             path = f"/api/conversation/{conversation}"
             for method, place in [

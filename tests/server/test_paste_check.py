@@ -43,7 +43,7 @@ FOUR = """
 @needs_bubblewrap
 async def test_a_pasted_file_of_four_servers_is_one_report_and_only_accepted_ones_are_saved(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        spec = await allow_captive(rig.application.machinery.policy)
+        spec = await allow_captive(rig.application.parts.policy)
         domain = await rig.domain()
         entry = spec.entry.to_json()
         ready = {"command": entry["command"], "args": entry["args"]}

@@ -126,7 +126,7 @@ async def test_no_number_of_newer_requests_removes_the_bundle_of_a_pending_one(t
                 launch_requests.insert(conn, crowding_record)
 
         await database.write(crowd)
-        await desk.rig.application.business.launch_requests.take_up()
+        await desk.rig.application.services.launch_requests.take_up()
         assert bundle_file.exists()
 
 

@@ -51,7 +51,7 @@ async def test_a_file_in_the_folder_waits_for_free_quota(tmp_path: Path) -> None
         domain = await rig.domain()
         document = await rig.upload(domain, "a.md", b"# A\n\nOne.")
         (rig.settings.workspaces / domain / "documents" / "b.md").write_text("# B\n\nTwo.")
-        scan = rig.application.business.documents.rescan
+        scan = rig.application.services.documents.rescan
         assert await scan(domain) == 0
         assert (await read_quotas(rig, domain))["documents"] == (1, 1)
         await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")

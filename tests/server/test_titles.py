@@ -24,7 +24,7 @@ QUESTION = "How many days of paid leave do full-time staff have?"
 
 async def name(rig: Rig) -> None:
     """Generate all titles that are due."""
-    await rig.application.machinery.naming.run()
+    await rig.application.parts.naming.run()
 
 
 async def title(rig: Rig, conversation: str) -> str:

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from agentic_rag.base.events import Usage
 from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.store.usage import USAGE
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.steps import Say, Step, Use, say
 from tests.access.tenants import as_operator, bearer, make_key
@@ -46,6 +48,32 @@ async def test_usage_is_grouped_by_day_and_agent_and_bounded_by_time(tmp_path: P
         assert (await rig.ok("GET", f"/api/usage?to={day}"))["items"] == []
         assert (await rig.refused("GET", "/api/usage?groupBy=colour"))[:2] == (422, "VALIDATION_ERROR")
         assert (await rig.refused("GET", "/api/usage?from=yesterday"))[:2] == (422, "VALIDATION_ERROR")
+
+
+async def test_an_impossible_or_reversed_time_range_is_refused_and_named(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        for path in ("/api/usage", f"/api/domains/{domain}/tool-calls"):
+            for query, shown in (
+                ("from=2026-02-30", "2026-02-30"),
+                ("to=2026-13-01T00:00:00Z", "2026-13-01T00:00:00Z"),
+                ("from=2026-01-01T25:00Z", "2026-01-01T25:00Z"),
+                ("from=2026-02-01&to=2026-01-31", "2026-01-31"),
+                ("from=2026-02-01T10:00:00.5Z&to=2026-02-01T10:00:00Z", "2026-02-01T10:00:00.000Z"),
+            ):
+                status, code, message = await rig.refused("GET", f"{path}?{query}")
+                assert (status, code) == (422, "VALIDATION_ERROR"), (path, query)
+                assert shown in message, (path, query)
+            assert (await rig.ok("GET", f"{path}?from=2026-01-31&to=2026-01-31"))["items"] == []
+
+
+async def test_a_time_without_milliseconds_includes_the_calls_of_its_second(tmp_path: Path) -> None:
+    async with Rig(tmp_path, SPENT) as rig:
+        await rig.say(await rig.conversation(), "Hi")
+        at = await rig.application.database.read(lambda conn: conn.execute(select(USAGE.c.created_at)).scalar_one())
+        for time in (at[: len("2026-01-31T10")], at[: len("2026-01-31T10:00:00")]):
+            assert len((await rig.ok("GET", f"/api/usage?from={time}Z"))["items"]) == 1, time
+            assert (await rig.ok("GET", f"/api/usage?to={time}Z"))["items"] == [], time
 
 
 async def test_members_see_their_own_usage_admins_their_domains_and_operators_all(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ async def complete_sign_in(rig: Rig, places: Places) -> tuple[SignIns, LaunchSpe
     """Return the sign-ins with the domain's account at a server, whose tokens expire as its settings say."""
     domain = await rig.domain(mcpServers={"web": {"url": places.url}})
     assert (await sign_in(rig, (await restart(rig, domain))["signIn"])).status_code == 200
-    return await rig.application.machinery.sign_ins.sign_ins(), spec_for(domain, places)
+    return await rig.application.parts.sign_ins.sign_ins(), spec_for(domain, places)
 
 
 def count_refreshes(places: Places) -> int:
@@ -176,9 +176,8 @@ class Listener:
 async def test_waiting_calls_continue_when_the_sign_in_has_a_token(tmp_path: Path) -> None:
 
     async with serve_places() as places, make_rig(tmp_path) as rig:
-        ground, listener = rig.application.ground, Listener()
-        policy = rig.application.machinery.policy
-        accounts = SignIns(ground.database, ground.vault, policy, _Here(), listener)
+        parts, listener = rig.application.parts, Listener()
+        accounts = SignIns(parts.database, parts.vault, parts.policy, _Here(), listener)
         domain = await rig.domain(mcpServers={"web": {"url": places.url}})
         sign_in_state = (await restart(rig, domain))["signIn"]
         answer: dict[str, Any] = await visit(sign_in_state["address"])

@@ -55,7 +55,7 @@ async def test_a_turn_calls_with_the_token_which_no_event_log_or_prompt_contains
         assert types_of(events)[-1] == "done"
         assert "hi" in str(events)
         assert set(places.guarded.tokens) == {"", token}
-        redact = rig.application.ground.vault.redact.of(domain)
+        redact = rig.application.parts.vault.redact.of(domain)
         for token_or_secret in (
             *places.granting.live,
             *places.granting.refresh,

@@ -249,6 +249,27 @@ async def test_addresses_and_folders_forbidden_for_admins_are_refused(tmp_path: 
         assert "a part of its path is a link" in linked["problem"]["message"]
 
 
+async def test_a_run_that_fails_unexpectedly_ends_and_is_not_repeated_at_once(tmp_path: Path) -> None:
+    run_count = 0
+
+    def fail(place: str) -> None:
+        nonlocal run_count
+        if place == "source.listed":
+            run_count += 1
+            raise RuntimeError("nobody thought of this")
+
+    share = tmp_path / "share"
+    share.mkdir()
+    async with Rig(tmp_path, source_folders=str(share), failpoint=fail) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        source = await make_source(rig, domain, name="Share", mcp=None, folder={"path": str(share)})
+        assert (source["state"], source["problem"]["code"]) == ("idle", "SOURCE_UNREADABLE")
+        assert "internal error" in source["problem"]["message"]
+        assert source["nextAt"] > source["endedAt"]
+        assert run_count == 1
+
+
 async def test_files_of_a_folder_are_read_without_following_links(tmp_path: Path) -> None:
     share = tmp_path / "share"
     (share / "hr").mkdir(parents=True)

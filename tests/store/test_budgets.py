@@ -1,15 +1,20 @@
 """Reservations in the store: those of several processes together stay within the budget, on each database."""
 
+import dataclasses
 from decimal import Decimal
+from functools import partial
 
 import anyio
 import pytest
 from sqlalchemy import Connection
 
+from agentic_rag.access.users import LOCAL
+from agentic_rag.base import failpoints
 from agentic_rag.base.budget_errors import BudgetExceeded, BudgetUnpriced
 from agentic_rag.base.ids import SessionId
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.prices import Price, Prices
+from agentic_rag.operations.budgets import Budgets, BudgetWish
 from agentic_rag.runtime.spending import Account, Spending
 from agentic_rag.store import budgets, usage
 from agentic_rag.store.budgets import BudgetRecord, Payer, Period, Unit
@@ -128,6 +133,33 @@ async def test_account_locks_are_reentrant_and_block_others(database: Database) 
     assert [row.turn_id for row in rows] == ["turn_1"] * 2, "what the turn has reserved stays"
     await turn.aclose()
     await spending.account(PAYER).reserve(REQUEST, 60, tokens=0)
+
+
+async def test_a_raised_limit_wakes_a_waiting_call(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentic_rag.runtime.spending.LOOK_SECONDS", 3600.0)
+    budget = make_budget(scope=Scope.USER, subject=LOCAL.id, hard="100")
+    payer = dataclasses.replace(PAYER, user_id=LOCAL.id)
+    await database.write(lambda conn: budgets.put(conn, budget))
+    spending = Spending(database, patience=3600.0)
+    await spending.refresh()
+    await spending.account(payer).reserve(REQUEST, 60, tokens=0)
+    is_refused = anyio.Event()
+
+    def note(place: str) -> None:
+        if place == "commit.done":  # of the waiting call, which then waits without another step in between
+            is_refused.set()
+
+    async with anyio.create_task_group() as tasks:
+        with failpoints.heard_by(note):
+            tasks.start_soon(partial(spending.account(payer).reserve, REQUEST, 60, tokens=0))
+            with anyio.fail_after(240):
+                await is_refused.wait()
+        hard = Decimal(100_000)
+        await Budgets(database, spending).put(
+            BudgetWish(Scope.USER, LOCAL.id, budget.unit, budget.period, soft=None, hard=hard)
+        )
+        tasks.cancel_scope.deadline = anyio.current_time() + 240
+    assert not tasks.cancel_scope.cancelled_caught, "the call still waits"
 
 
 async def test_only_the_reservation_of_an_unpaid_last_call_is_released(

@@ -80,7 +80,7 @@ async def test_a_budget_change_on_one_server_applies_on_the_other(tmp_path: Path
         assert (await b.say(conversation, "Hi"))[-1]["type"] == "done"  # a call with a cost
         budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "day", "hard": "1"}
         budget_record = await a.ok("PUT", "/api/budgets", budget)
-        spending = b.application.ground.spending
+        spending = b.application.parts.spending
 
         async def is_limited() -> bool:
             return bool(spending._budgets)
@@ -104,7 +104,7 @@ async def test_a_title_from_one_server_reaches_clients_of_another(tmp_path: Path
         async with client(address) as reader:
             await reader.ask("subscribe", conversationId=conversation)
             await a.say(conversation, QUESTION)
-            await a.application.machinery.naming.run()
+            await a.application.parts.naming.run()
             with anyio.fail_after(PATIENCE):
                 messages: list[Json] = []
                 while not messages or messages[-1].get("title") != "Paid leave of full-time staff":
@@ -139,7 +139,7 @@ async def test_servers_share_a_data_folder_and_keep_private_files_beside_it(tmp_
         assert (await a.say(conversation, "Again"))[-1]["type"] == "done"
         response = await b.http.get(f"/api/domains/{domain}/documents/{document['id']}/file")
         assert response.content == b"# Leave\n\nThirty days."
-        folders = [server.application.ground.folder for server in (a, b)]
+        folders = [server.application.parts.folder for server in (a, b)]
         assert folders[0].incoming != folders[1].incoming
         for name in ("a", "b"):
             assert {"lock", "name"} <= {path.name for path in (tmp_path / name).iterdir()}
@@ -148,7 +148,7 @@ async def test_servers_share_a_data_folder_and_keep_private_files_beside_it(tmp_
     DataFolder.own(tmp_path / "shared").release()
     name_before = folders[0].name
     async with Rig(tmp_path, **options, **places[0]) as a:
-        assert a.application.ground.folder.name == name_before
+        assert a.application.parts.folder.name == name_before
 
 
 @needs_postgresql

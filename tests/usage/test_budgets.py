@@ -177,7 +177,7 @@ async def test_no_title_is_requested_beyond_a_budget(tmp_path: Path) -> None:
         await set_budget(rig, "domain", domain, hard="100")
         conversation = await rig.conversation(domain)
         await rig.say(conversation, "What is this?")
-        await rig.application.machinery.naming.run()
+        await rig.application.parts.naming.run()
         assert len(rig.model.requests) == 1, "no title is asked for"
         assert (await rig.ok("GET", f"/api/conversations/{conversation}"))["title"] == "What is this?"
 
@@ -201,7 +201,7 @@ async def test_memories_are_proposed_when_the_budget_renews(tmp_path: Path, unit
         domain = await rig.domain(memory={"extract": "after-turn"})
         await rig.say(await rig.conversation(domain), "I live in Lyon.")
         budget = await set_budget(rig, "domain", domain, unit, hard="100")  # spent, or without a price
-        extraction = rig.application.business.extraction
+        extraction = rig.application.services.extraction
         for _ in range(4):
             await extraction.run(0)
         assert len(rig.model.requests) == 1

@@ -109,8 +109,8 @@ async def test_calls_outside_turns_belong_to_their_domain_and_show_no_secret(tmp
             conversation = await rig.conversation(domain)
             for _ in range(10):
                 await rig.say(conversation, "What is hunter2-hunter2?")
-                await rig.application.machinery.naming.run()
-            await rig.application.business.extraction.run(0)
+                await rig.application.parts.naming.run()
+            await rig.application.services.extraction.run(0)
             await rig.ok("POST", f"/api/conversations/{conversation}/compact")
             metrics = (await rig.http.get("/metrics")).text
     spans_without_turn = [span for span in collector.spans if span.name.startswith("chat ") and not span.above]

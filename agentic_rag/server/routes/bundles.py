@@ -123,7 +123,7 @@ class BundleRoutes:
         """Create a domain from a bundle. The bundle is the body, or the one file of a multipart body."""
         _check_announced_size(request, self._imports.max_bytes)
         choice = ImportOptions(dry_run=query.dry_run, name=query.name)
-        return await self._imports.make(user, _pieces_of(request), choice)
+        return await self._imports.create(user, _pieces_of(request), choice)
 
     @route(
         "POST",
@@ -137,7 +137,7 @@ class BundleRoutes:
         _check_announced_size(request, self._imports.max_bytes)
         bind = frozenset(name.strip() for name in query.bind.split(",") if name.strip())
         choice = ImportOptions(dry_run=query.dry_run, remove_others=query.remove_others, bind=bind)
-        return Redacted(domain, await self._imports.over(user, domain, _pieces_of(request), choice))
+        return Redacted(domain, await self._imports.update(user, domain, _pieces_of(request), choice))
 
 
 def _check_announced_size(request: Request, limit: int) -> None:

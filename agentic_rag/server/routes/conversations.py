@@ -73,7 +73,7 @@ from agentic_rag.server.routes.conversation_answers import (
     show_turn,
 )
 from agentic_rag.server.routes.role_forms import TriedFiles
-from agentic_rag.server.routes.usage import Moment
+from agentic_rag.server.routes.usage import TimeRangeQuery
 from agentic_rag.server.routing import route
 from agentic_rag.server.sse import EventStream, read_settled
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy
@@ -302,7 +302,7 @@ class ToolCallQuery(Form):
     limit: int = Field(100, ge=1, le=500)
 
 
-class ToolReportQuery(Form):
+class ToolReportQuery(TimeRangeQuery):
     """Filters for the tool calls of a domain: started at or after ``from`` and before ``to``, both a day or a time.
 
     The newest ``limit`` calls are listed. ``toolName`` may be repeated.
@@ -310,8 +310,6 @@ class ToolReportQuery(Form):
 
     tool_name: list[ToolName] = Field(default_factory=list, max_length=50)
     status: ToolStatus | None = None
-    since: Moment | None = Field(None, alias="from")
-    until: Moment | None = Field(None, alias="to")
     limit: int = Field(100, ge=1, le=500)
 
 

@@ -3,9 +3,10 @@
 This module defines the form and the answer. ``operations.usage`` decides who sees which calls.
 """
 
+from datetime import date, datetime
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, field_validator
 
 from agentic_rag.access.users import User
 from agentic_rag.base.forms import Form
@@ -14,17 +15,47 @@ from agentic_rag.server.replies import CsvTable, Items
 from agentic_rag.server.routing import route
 from agentic_rag.store.usage import UsageGroup, UsageTotal
 
-Moment = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\d(T[\d:.]{1,12}Z)?$")]
+MAX_SHOWN = 50
+"""Characters of a wrong time that an error shows."""
 
 
-class UsageQuery(Form):
+def _normalise(text: str) -> str:
+    """Return a day unchanged, and a time in the format of stored times, with which the database compares it as text."""
+    try:
+        if len(text) == len("2026-01-31"):
+            return date.fromisoformat(text).isoformat()
+        return datetime.fromisoformat(text).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    except ValueError:
+        shown = text[:MAX_SHOWN]
+        problem = f"a day (2026-01-31) or a UTC time (2026-01-31T08:00:00Z) is expected, not {shown!r}"
+        raise ValueError(problem) from None
+
+
+Moment = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\d(T[\d:.]{1,12}Z)?$"), AfterValidator(_normalise)]
+"""A day, or a time in UTC."""
+
+
+class TimeRangeQuery(Form):
+    """What happened at or after ``from`` and before ``to``, both a day or a time."""
+
+    since: Moment | None = Field(None, alias="from")
+    until: Moment | None = Field(None, alias="to")
+
+    @field_validator("until")
+    @classmethod
+    def _check_order(cls, until: str | None, fields: ValidationInfo) -> str | None:
+        since = fields.data.get("since")
+        if since and until and until < since:
+            raise ValueError(f"{until} is before 'from', which is {since}")
+        return until
+
+
+class UsageQuery(TimeRangeQuery):
     """Calls started at or after ``from`` and before ``to``, both a day or a time.
 
     ``groupBy`` names the columns to sum by.
     """
 
-    since: Moment | None = Field(None, alias="from")
-    until: Moment | None = Field(None, alias="to")
     group_by: str = ""
     format: Literal["json", "csv"] = "json"
 
