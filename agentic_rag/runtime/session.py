@@ -44,7 +44,7 @@ from agentic_rag.runtime.acceptance import (
     is_unstarted,
     new_row,
     queued_row,
-    start_event,
+    start_events,
     store_accepted,
 )
 from agentic_rag.runtime.agent import Agent
@@ -523,7 +523,7 @@ class LiveSession:
             if not turns.start(conn, row):
                 raise LeaseLost(row.id)
             sessions.append_question(conn, row, transcript.last_seq + 1)
-            log.store_first(conn, (start_event(row, definition.model), *self._compaction.news))
+            log.store_first(conn, start_events(row, definition.model, self._compaction.news))
             announce_begun(conn, row)
             return row, transcript
 
