@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from sqlalchemy import Connection
 
 from agentic_rag.base.errors import IdempotencyMismatch, TurnInProgress
-from agentic_rag.base.events import EventBody, TurnStarted
+from agentic_rag.base.events import EventBody, IterationStart, TurnStarted
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.base.messages import KeptAttachment
 from agentic_rag.runtime.core.definition import Definition
@@ -177,14 +177,18 @@ def store_accepted(
     added = store_turn(conn, resources, row, definition)
     if place is not None:
         sessions.append_question(conn, row, place)
-        log.store_first(conn, (start_event(row, definition.model), *notices, *added))
+        log.store_first(conn, start_events(row, definition.model, (*notices, *added)))
         announce_begun(conn, row)
     elif row.owner != resources.owner:
         signals.send(conn, SignalKind.TURNS, row.session_id)
 
 
-def start_event(row: TurnRecord, model: str) -> EventBody:
-    return TurnStarted(
+def start_events(row: TurnRecord, model: str, news: Sequence[EventBody]) -> Sequence[EventBody]:
+    """Return a turn's first events, with ``news`` between ``turn_started`` and the start of the first step.
+
+    The first step's event is stored with the turn, so that no other commit stands before the first delta.
+    """
+    started = TurnStarted(
         user_message_id=row.user_message_id,
         message_id=row.message_id,
         content=row.content,
@@ -194,6 +198,7 @@ def start_event(row: TurnRecord, model: str) -> EventBody:
         images=row.images or None,
         attachments=row.attachments or None,
     )
+    return (started, *news, IterationStart(1))
 
 
 def answer(row: TurnRecord, *, duplicate: bool) -> Accepted:

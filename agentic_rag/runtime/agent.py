@@ -167,6 +167,8 @@ class Agent:
         self._tools: tuple[ToolInfo, ...] = ()
         self._restored = True
         """Whether the stored state of a resumed turn is in `_turn`. A turn that begins has none."""
+        self._step_announced = False
+        """Whether the event of the next step is in the log: the first one of a user's turn is stored with the turn."""
         self._full_reported = False
         """Whether the notice ``CONTEXT_FULL`` was sent."""
         self._refused_now: set[tuple[str, str]] = set()
@@ -376,6 +378,7 @@ class Agent:
         limits = self._definition.limits
         failure: AgenticRagError | None = None
         self._restored = resume is None
+        self._step_announced = resume is None and self.parent is None
         self._clock.start(limits.turn_timeout)
         # An interrupt, the timeout, `give_up` and `suspend` all cancel this scope. The flags below tell them apart.
         with self._scope:
@@ -759,7 +762,9 @@ class Agent:
         """
         built = await self._request(call)
         for body in self._turn.begin_step(built.passages, built.call_ids, self._active.model):
-            self.log.append(body)
+            if not self._step_announced:
+                self.log.append(body)
+        self._step_announced = False
         request = built.request
         began = time.monotonic()
         attempts = Attempts()

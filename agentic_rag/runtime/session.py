@@ -44,7 +44,7 @@ from agentic_rag.runtime.acceptance import (
     is_unstarted,
     new_row,
     queued_row,
-    start_event,
+    start_events,
     store_accepted,
 )
 from agentic_rag.runtime.agent import Agent
@@ -349,8 +349,7 @@ class LiveSession:
         if begun_on is not None:
             question = user_message(row.content, row.images, row.attachments)
             begun_on.append(begun_on.last_seq + 1, row.id, 0, row.user_message_id, question)
-            self._begin_stored(log, Agent(self._resources, begun_on, stored_row, definition, log))
-            self._resources.tasks.start_soon(self._run)
+            self._start_stored(log, Agent(self._resources, begun_on, stored_row, definition, log))
         elif stored_row.status is not TurnStatus.QUEUED:
             assert self._agent is not None
             self._agent.give_up()  # the store knows an end of this turn, which another process has written
@@ -395,8 +394,7 @@ class LiveSession:
             if row.id == blank.id:
                 self.unload()
             return answer(row, duplicate=row.id != blank.id)
-        self._begin_stored(log, Agent(self._resources, transcript, row, definition, log))
-        self._resources.tasks.start_soon(self._run)
+        self._start_stored(log, Agent(self._resources, transcript, row, definition, log))
         return answer(row, duplicate=False)
 
     async def _store_activation(self, message_id: MessageId) -> Transcript:
@@ -429,6 +427,14 @@ class LiveSession:
 
     # Running
 
+    def _start_stored(self, log: RunLog, agent: Agent) -> None:
+        """Begin and run a turn whose question and first events are stored.
+
+        The task of the turn is scheduled before its readers are, because the model's service takes longer than they do.
+        """
+        self._resources.tasks.start_soon(self._run)
+        self._begin_stored(log, agent)
+
     def _begin_stored(self, log: RunLog, agent: Agent) -> None:
         """Begin a turn whose question and first events are stored. `_run` then runs it."""
         self._resources.journal.add(log)
@@ -448,7 +454,8 @@ class LiveSession:
         self._order.begin(agent.row.id)
         self._resources.transcripts.forget(self.id)
         self._delegations.register(agent)
-        self._notify(begun=True)
+        # In the loop's next iteration: the client of the model sends its request one iteration after the turn's start.
+        asyncio.get_running_loop().call_soon(partial(self._notify, begun=True))
 
     async def _run(self, resume: Resume | None = None) -> None:
         """Run the turn that has begun, and then the queued turns."""
@@ -523,7 +530,7 @@ class LiveSession:
             if not turns.start(conn, row):
                 raise LeaseLost(row.id)
             sessions.append_question(conn, row, transcript.last_seq + 1)
-            log.store_first(conn, (start_event(row, definition.model), *self._compaction.news))
+            log.store_first(conn, start_events(row, definition.model, self._compaction.news))
             announce_begun(conn, row)
             return row, transcript
 

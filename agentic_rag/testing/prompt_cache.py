@@ -131,13 +131,23 @@ class CacheDiagnoses:
 def _first_change(before: Json, request: Json) -> str | None:
     """Return the type of the first difference between two requests; appended messages are none."""
     for name in ("model", "system", "tools"):
-        if _bare(before.get(name) or None) != _bare(request.get(name) or None):
+        if not _same(before.get(name) or None, request.get(name) or None):
             return f"{name}_changed"
-    earlier = _bare(before["messages"])
-    if _bare(request["messages"])[: len(earlier)] != earlier:
+    earlier = before["messages"]
+    if not _same(earlier, request["messages"][: len(earlier)]):
         return "messages_changed"
     others = ("thinking", "tool_choice", "output_config")
     return "unavailable" if any(before.get(name) != request.get(name) for name in others) else None
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Return whether two parts of prompts differ only in their cache breakpoints.
+
+    Copies only items that differ: a copy of whole requests would be part of the service's time in measurements.
+    """
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return all(old == new or _bare(old) == _bare(new) for old, new in zip(before, after, strict=True))
+    return bool(_bare(before) == _bare(after))
 
 
 def _bare(value: Any) -> Any:

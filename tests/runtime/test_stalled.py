@@ -83,6 +83,19 @@ async def test_a_message_that_the_store_refuses_causes_no_call_of_the_model(tmp_
         assert len(model.requests) == 2
 
 
+async def test_the_first_delta_waits_for_no_commit_after_the_acceptance(tmp_path: Path) -> None:
+    async with ScriptedModel(say("Hello."), say("Again.")) as model, open_full_disk(tmp_path, model) as (b, disk):
+        await b.say("Hi")
+        accepted = await b.send("Are you there?")
+        disk.fill()
+        events: list[AgentEvent] = []
+        with anyio.fail_after(PATIENCE):
+            await read_events(b, accepted.turn_id, events, "text")
+            assert kinds([event for event in events if event.seq]) == ["turn_started", "iteration_start", "text"]
+            disk.clear()
+            assert [event.type async for event in b.runtime.follow(accepted.turn_id)][-1] == "done"
+
+
 def check_events(events: list[AgentEvent]) -> list[AgentEvent]:
     """Check the events of one reader; return the numbered ones."""
     numbered_events = [event for event in events if event.seq]
@@ -218,7 +231,7 @@ async def test_event_numbers_lost_by_a_power_failure_are_not_reused(tmp_path: Pa
             "a number means two events"
         )
         (resumed_event,) = [event for event in events if event.type == "resumed"]
-        assert resumed_event.fields()["voids"] == [2, EPOCH]
+        assert resumed_event.fields()["voids"] == [3, EPOCH], "the events stored with the turn survive"
 
 
 async def test_a_new_owners_event_epoch_is_durable_before_its_first_event(tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def hold(self, texts: Sequence[bytes]) -> None:
         if not self._held:
-            self.loop.call_soon(self._release)
+            # one iteration of the loop later than the notification that a turn has begun
+            self.loop.call_soon(self.loop.call_soon, self._release)
         self._held += frame_texts(texts)
 
     def _release(self) -> None:
