@@ -108,8 +108,10 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "a.odt": write_open_text,
     "a.pdf": write_page,
     "a.html": lambda path: path.write_text("<p>The fee is 45<sup><a href='#n1'>1</a></sup> EUR"),
+    "link.html": lambda path: path.write_text("<p>The fee is <b>45</b><a href='notes.html#n1'><span>1</span></a> EUR"),
     "a.md": lambda path: path.write_text("The fee is **45**<sup>1</sup> EUR"),
     "a.rtf": write_rtf,
+    "inside.rtf": lambda path: path.write_text(r"{\rtf1\ansi The fee is 45\super\fs12 1\nosupersub  EUR}"),
 }
 
 
@@ -127,7 +129,7 @@ def test_a_footnote_mark_is_not_a_digit_of_the_number_before_it(tmp_path: Path, 
     ("source", "text"),
     [
         ("<p>東<ruby>京<rp>(</rp><rt>きょう</rt><rp>)</rp></ruby>都に<b>行く</b>", "東京都に行く (きょう)"),
-        ("<p>A <del>short</del> <ins>long</ins> <my-term>key</my-term>word", "A short long keyword"),
+        ("<p>A <del>short</del> <ins>long</ins> <my-term>key</my-term>word", "A ~~short~~ long keyword"),
         ("<p>Put <button>Save</button> beside <picture><img alt=Logo></picture>", "Put Save beside Logo"),
         ("<p>So <math><mi>x</mi><mo>=</mo><mn>2</mn></math>.", "So x = 2."),
         (

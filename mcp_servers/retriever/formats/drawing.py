@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mcp_servers.retriever.document import Block, row_groups
+from mcp_servers.retriever.document import Block, blocks_of_table, spread
 from mcp_servers.retriever.formats.number_formats import plain_number, show_number
 from mcp_servers.retriever.formats.package import Parts
 from mcp_servers.retriever.formats.text import to_superscript, with_address
@@ -192,7 +192,7 @@ def read_drawing(parts: Parts, name: str, page: int | None = None) -> Iterator[B
 
 def _blocks(rows: list[list[str]], page: int | None) -> Iterator[Block]:
     if any(cell.strip() for row in rows for cell in row):
-        yield from (Block("table", text, page=page) for _, _, text in row_groups(rows))
+        yield from blocks_of_table(rows, page)
 
 
 def _table_rows(table: Any, parts: Parts, part: str) -> list[list[str]]:
@@ -210,7 +210,8 @@ def _table_rows(table: Any, parts: Parts, part: str) -> list[list[str]]:
                 text = " ".join(line.strip() for line in text_lines(cell, parts, part))
             above[column] = text
             cells.append(text)
-        rows.append(cells)
+        alone = len(cells) > 1 and all(cell.get("hMerge") in ("1", "true") for cell in row.findall(f"{_A}tc")[1:])
+        rows.append(spread(cells[0], len(cells), alone=True) if alone else cells)
     return rows
 
 

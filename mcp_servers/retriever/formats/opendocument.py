@@ -19,9 +19,9 @@ from mcp_servers.retriever.document import (
     Block,
     ParsedDocument,
     ParseLimits,
+    blocks_of_table,
     full_rows,
     heading,
-    row_groups,
     spread,
 )
 from mcp_servers.retriever.errors import DocumentError
@@ -414,7 +414,7 @@ class _OpenDocumentReader:
             rows.append(cells)
         rows = _without_empty_end(full_rows(rows))
         if rows:
-            yield from (Block("table", text) for _, _, text in row_groups(rows))
+            yield from blocks_of_table(rows)
 
     def _cell(self, cell: Any) -> str:
         texts = [

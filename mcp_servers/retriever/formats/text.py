@@ -47,6 +47,12 @@ def to_superscript(text: str) -> str:
     return text.translate(_SUPERSCRIPTS) if any(character.isdecimal() for character in text) else text
 
 
+def strike_out(text: str) -> str:
+    """Return text that the page shows struck out, marked as in Markdown: it is no longer valid."""
+    words = text.strip()
+    return text.replace(words, f"~~{words}~~") if words else text
+
+
 def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:
     text = decode(path.read_bytes())
     return ParsedDocument(tuple(Block("prose", paragraph) for paragraph in paragraphs(text)), notes=notes_on(text))

@@ -22,9 +22,9 @@ from mcp_servers.retriever.document import (
     Json,
     ParsedDocument,
     ParseLimits,
+    blocks_of_table,
     full_rows,
     heading,
-    row_groups,
     spread,
 )
 from mcp_servers.retriever.errors import DocumentError
@@ -32,7 +32,7 @@ from mcp_servers.retriever.formats.drawing import alt_text, graphic_blocks, loca
 from mcp_servers.retriever.formats.numbering import Numbering, read_numbering
 from mcp_servers.retriever.formats.package import Parts, open_office, package_date, unread_parts
 from mcp_servers.retriever.formats.symbols import SYMBOL_FONTS, symbol_text
-from mcp_servers.retriever.formats.text import to_superscript, with_address
+from mcp_servers.retriever.formats.text import strike_out, to_superscript, with_address
 
 MAX_NESTING = 16
 """Maximum number of levels of nested text boxes and tables; deeper ones get a note."""
@@ -377,6 +377,10 @@ class _WordReader:
                 self._collect(run, into)
                 into.text[start:] = [to_superscript("".join(into.text[start:]))]
                 return
+            if any(_is_on(properties.find(qn(f"w:{name}"))) for name in ("strike", "dstrike")):
+                self._collect(run, into)
+                into.text[start:] = [strike_out("".join(into.text[start:]))]
+                return
         self._collect(run, into)
 
     def _symbol(self, element: Any, into: _Inline) -> None:
@@ -469,7 +473,7 @@ class _WordReader:
             rows.append(cells)
         rows = full_rows(rows)
         if rows:
-            yield from (Block("table", text) for _, _, text in row_groups(rows))
+            yield from blocks_of_table(rows)
 
     def _cell(self, cell: Any) -> str:
         """Return all text of a cell; of a table inside it, cells are divided by strokes and rows by semicolons."""
