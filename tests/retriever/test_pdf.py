@@ -13,6 +13,7 @@ from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Paragraph, SimpleDocTemplate, Table, TableStyle
 
 from bench.reading.tables import Case, cases, score
+from mcp_servers.folding import fold_text
 from mcp_servers.retriever.chunking import chunk_document
 from mcp_servers.retriever.document import ParsedDocument, split_row
 from mcp_servers.retriever.errors import DocumentError
@@ -215,3 +216,53 @@ def test_cells_in_different_columns_are_never_put_below_each_other(tmp_path: Pat
             canvas.drawString(60 + 120 * column, 700 - 20 * row, cell)
     canvas.save()
     assert rows_of(read(tmp_path / "a.pdf")) == [("Pump", "", "12.50"), ("Valve", "40", "")]
+
+
+def write_named(path: Path, drawing: bytes, names: dict[int, str]) -> Path:
+    """Write a page whose font gives Unicode characters for some codes only, as fonts of TeX and bullets do."""
+    lines = "".join(f"<{code:02x}> <{ord(name):04x}>\n" for code, name in names.items())
+    mapping = f"begincmap 1 begincodespacerange <00> <ff> endcodespacerange {len(names)} beginbfchar\n{lines}endbfchar"
+    objects = [
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>",
+        b"<</Length %d>>stream\n%s\nendstream" % (len(drawing), drawing),
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding/ToUnicode 6 0 R>>",
+        b"<</Length %d>>stream\n%s\nendstream" % (len(mapping), mapping.encode()),
+    ]
+    body = b"".join(b"%d 0 obj\n%s\nendobj\n" % (number, content) for number, content in enumerate(objects, 1))
+    path.write_bytes(b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R/Size 7>>\n%%EOF\n")
+    return path
+
+
+def test_ligatures_that_are_control_characters_do_not_divide_words(tmp_path: Path) -> None:
+    drawing = b"BT /F 12 Tf 50 700 Td (an e\\001cient o\\002er for \\003re\\003ghting) Tj ET"
+    parsed = read(write_named(tmp_path / "a.pdf", drawing, {1: "\x1e", 2: "\x1b", 3: "\x1c"}))
+    assert fold_text(parsed.text) == "an efficient offer for firefighting"
+
+
+def test_items_with_the_bullets_of_word_are_a_list_and_neither_table_nor_heading(tmp_path: Path) -> None:
+    items = b"".join(b"BT /F 12 Tf 50 %d Td (x) Tj 40 0 Td (Item %d) Tj ET\n" % (600 - 14 * at, at) for at in range(3))
+    large = b"BT /F 18 Tf 50 700 Td (x Large item) Tj ET\n"
+    parsed = read(write_named(tmp_path / "a.pdf", large + items, {120: "\uf0b7"}))
+    assert [(block.kind, block.text) for block in parsed.blocks] == [
+        ("prose", f"• {text}") for text in ("Large item", "Item 0", "Item 1", "Item 2")
+    ]
+
+
+def test_words_behind_a_raised_number_stay_in_their_order(tmp_path: Path) -> None:
+    drawing = (
+        b"BT /F 12 Tf 50 700 Td (five configurations) Tj /F 7 Tf 96.7 4.4 Td (1) Tj /F 12 Tf 4 -4.4 Td (. In\\001) Tj"
+        b" -100.7 -14 Td (ternationalization is) Tj ET"
+    )
+    parsed = read(write_named(tmp_path / "a.pdf", drawing, {1: "\xad"}))
+    assert parsed.text == "five configurations¹ . Internationalization is"
+
+
+def test_headings_centred_over_columns_without_rules_are_joined_with_the_header(tmp_path: Path) -> None:
+    rows = [[f"Region {number}", "1.2", "1.3", "1.4", "1.5"] for number in range(4)]
+    header = [["", "2030", "", "2031", ""], ["Region", "H1", "H2", "H1", "H2"]]
+    style = TableStyle([("SPAN", (1, 0), (2, 0)), ("SPAN", (3, 0), (4, 0)), ("ALIGN", (1, 0), (-1, -1), "CENTER")])
+    SimpleDocTemplate(str(tmp_path / "a.pdf")).build([Table([*header, *rows], style=style)])
+    joined = ("Region", "2030 H1", "2030 H2", "2031 H1", "2031 H2")
+    assert rows_of(read(tmp_path / "a.pdf")) == [joined, *map(tuple, rows)]

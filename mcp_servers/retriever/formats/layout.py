@@ -65,9 +65,11 @@ _WORD = re.compile(r"[^\W_]+")
 _CONJUNCTIONS = frozenset({"and", "bis", "e", "et", "nor", "o", "oder", "or", "ou", "sowie", "to", "und", "y"})
 """Words after a hyphen that stands for the rest of a word, as in "short- and long-term"."""
 _CJK = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
-_ITEM = re.compile(r"^(?:[-*•·‣▪–]\s|\(?\d{1,3}[.)、]\s|[（(]?[一二三四五六七八九十]+[)）、])")
+_BULLETS = "-*•·‣▪–○●◦□■➢❖✓"
+_BULLET = re.compile(rf"[{_BULLETS}]\s")
+_ITEM = re.compile(rf"^(?:[{_BULLETS}]\s|\(?\d{{1,3}}[.)、]\s|[（(]?[一二三四五六七八九十]+[)）、])")
 _MARKER = re.compile(
-    r"(?:[-*•·‣▪–○●◦□■]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)、]|[（(]?[一二三四五六七八九十]+[)）、])(?:\d+\.?)*"
+    rf"(?:[{_BULLETS}o]|\(?(?:\d{{1,3}}|[a-zA-Z]|[ivxIVX]{{1,5}})[.)、]|[（(]?[一二三四五六七八九十]+[)）、])(?:\d+\.?)*"
 )
 _NUMBER = re.compile(r"\d+")
 
@@ -322,7 +324,7 @@ def _prose(lines: Sequence[Line], page: int, sizes: list[float], spacing: float)
     previous: Line | None = None
     for line in lines:
         size = round(line.size, 1)
-        is_heading = size in sizes and len(line.text) <= MAX_HEADING_CHARACTERS
+        is_heading = size in sizes and len(line.text) <= MAX_HEADING_CHARACTERS and not _BULLET.match(line.text)
         apart = previous is None or not 0 <= previous.base - line.base <= spacing * PARAGRAPH_GAP * line.size
         if previous is not None and (apart or size != round(previous.size, 1) or _ITEM.match(line.text)):
             yield from _finish(paragraph, titles, previous, page, sizes)
@@ -750,10 +752,16 @@ def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[PageTable |
             done = end
             continue
         result = _table_of_run(lines, start, end, done, rules)
+        groups = None
+        if result is None and end - start > MIN_ROWS:
+            # The headings over groups of columns are in no single column.
+            result = _table_of_run(lines, start + 1, end, start + 1, rules)
+            groups = None if result is None else _with_groups(result[0], lines[start])
+            unclear = unclear or groups is None
         if result is None:
             unclear = True
             continue
-        table, first = result
+        table, first = (groups, start) if groups else result
         before = items[-1] if items and first - done <= MAX_INTERRUPTION else None
         if isinstance(before, PageTable) and table.rows[0] != before.rows[0]:
             table = _below_same_header(table, before)
@@ -764,6 +772,30 @@ def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[PageTable |
     if done < len(lines):
         items.append(list(lines[done:]))
     return items, unclear
+
+
+def _with_groups(table: PageTable, line: Line) -> PageTable | None:
+    """Return a table whose header includes a line of headings over groups of columns.
+
+    Each heading is centred over its group, and the groups are equally wide and end at the last column. Returns None if
+    that is true for no size of groups, or for two.
+    """
+    count, columns = len(line.parts), table.columns
+    headers = []
+    for first in range(len(columns)):
+        width, rest = divmod(len(columns) - first, count)
+        starts = range(first, len(columns), width) if width > 1 and not rest else ()
+        spans = [(columns[start][0], columns[start + width - 1][1]) for start in starts]
+        if spans and all(
+            abs(part.centre - (left + right) / 2) < line.size
+            for part, (left, right) in zip(line.parts, spans, strict=True)
+        ):
+            names = ["", *(part.text for part in line.parts)]
+            header = [
+                f"{names[max(0, at - first + width) // width]} {cell}".strip() for at, cell in enumerate(table.rows[0])
+            ]
+            headers.append(tuple(header))
+    return replace(table, rows=(headers[0], *table.rows[1:])) if len(headers) == 1 else None
 
 
 def _join_rows(lines: Sequence[Line]) -> list[Line]:
