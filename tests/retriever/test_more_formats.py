@@ -264,6 +264,27 @@ def test_rtf_keeps_notes_headers_links_and_tables_and_counts_what_it_cannot(tmp_
     assert refuse(tmp_path / "b.rtf", "plain text")[0] == "DOCUMENT_BROKEN"
 
 
+def test_opendocument_text_that_its_style_hides_is_counted_and_not_read(tmp_path: Path) -> None:
+    style = (
+        "<style:style style:name='T1' style:family='text'><style:text-properties text:display='none'/></style:style>"
+    )
+    body = "<text:p>shown <text:span text:style-name='T1'>secret</text:span> text</text:p>"
+    parsed = parse(office_files.open_package(tmp_path / "a.odt", "text", body, style), "a.odt")
+    assert (parsed.text, parsed.notes) == ("shown  text", ("hidden texts were not read: 1",))
+
+
+def test_the_table_of_an_opendocument_chart_has_its_numbers_only(tmp_path: Path) -> None:
+    cell = "<table:table-cell><text:p>%s</text:p><draw:g><svg:desc>Sheet.B1:B1</svg:desc></draw:g></table:table-cell>"
+    rows = "".join(f"<table:table-row>{cell % a}{cell % b}</table:table-row>" for a, b in (("", "Crew"), ("Vega", 12)))
+    space = "urn:oasis:names:tc:opendocument:xmlns:chart:1.0"
+    chart = f"<chart:chart xmlns:chart='{space}'><table:table>{rows}</table:table></chart:chart>"
+    with zipfile.ZipFile(office_files.open_package(tmp_path / "chart.odt", "chart", chart)) as package:
+        content = package.read("content.xml")
+    body = "<text:p><draw:frame><draw:object xlink:href='./Object 1'/></draw:frame></text:p>"
+    path = office_files.open_package(tmp_path / "a.odt", "text", body, **{"Object 1__content_xml": content})
+    assert texts_of(parse(path, "a.odt")) == ["| Crew\nVega | 12"]
+
+
 RTF_HEAD = r"{\rtf1\ansi{\stylesheet{\s1\sb240\b heading 1;}{\s9\qc Title;}{\s2\fs20 text;}}"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mcp_servers.retriever.document import Block, blocks_of_table, spread
+from mcp_servers.retriever.formats.formulas import formula_text
 from mcp_servers.retriever.formats.number_formats import plain_number, show_number
 from mcp_servers.retriever.formats.package import Parts
 from mcp_servers.retriever.formats.text import to_superscript, with_address
@@ -82,7 +83,9 @@ def _paragraph_text(paragraph: Any, parts: Parts, part: str) -> str:
             pieces.append("\n")
         elif name == "fld" and child.get("type") == _PAGE_FIELD:
             continue
-        elif name in ("r", "fld", "m", "oMath", "oMathPara"):
+        elif name in ("m", "oMath", "oMathPara"):
+            pieces.append(formula_text(child))
+        elif name in ("r", "fld"):
             text = "".join(run.text or "" for run in child.iter("{*}t"))
             properties = child.find(f"{_A}rPr")
             if properties is not None and re.fullmatch(r"0*[1-9]\d*%?", properties.get("baseline", "")):

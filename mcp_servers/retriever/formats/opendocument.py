@@ -27,6 +27,7 @@ from mcp_servers.retriever.document import (
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.drawing import local
+from mcp_servers.retriever.formats.formulas import formula_text
 from mcp_servers.retriever.formats.numbering import show_count
 from mcp_servers.retriever.formats.package import (
     DAMAGED_MEMBER,
@@ -194,12 +195,19 @@ class _OpenDocumentReader:
         outline = next((style for root in roots for style in root.iter(f"{_TEXT}outline-style")), None)
         self._outline = _List({} if outline is None else dict(_levels(outline)))
         self._open_lists: dict[str, _List] = {}
-        self._raised_styles = {
-            style.get(f"{_STYLE}name", "")
+        text_styles = [
+            (style.get(f"{_STYLE}name", ""), properties)
             for root in roots
             for style in root.iter(f"{_STYLE}style")
             for properties in style.iter(f"{_STYLE}text-properties")
+        ]
+        self._raised_styles = {
+            name
+            for name, properties in text_styles
             if re.match(r"super|[1-9]", properties.get(f"{_STYLE}text-position", ""))
+        }
+        self._hidden_styles = {
+            name for name, properties in text_styles if properties.get(f"{_TEXT}display") in ("none", "condition")
         }
         self._hidden_tables = {
             style.get(f"{_STYLE}name", "")
@@ -310,8 +318,8 @@ class _OpenDocumentReader:
                 self._beside.append(child)
             elif child.tag in (f"{_TEXT}p", f"{_TEXT}h"):
                 pieces.append(f" {self._inline(child)} ")
-            elif child.tag == f"{_TEXT}hidden-text" or child.tag == f"{_TEXT}hidden-paragraph":
-                self._unread["hidden texts were not read: {}"] += bool((child.text or "").strip())
+            elif self._is_hidden(child):
+                self._unread["hidden texts were not read: {}"] += bool("".join(child.itertext()).strip())
             elif name in _UNREAD and child.tag != f"{_TEXT}title":
                 self._count(child, name) if _UNREAD[name] else None
             elif name:
@@ -319,6 +327,11 @@ class _OpenDocumentReader:
                 pieces.append(to_superscript(text) if child.get(f"{_TEXT}style-name") in self._raised_styles else text)
             pieces.append(child.tail or "")
         return "".join(pieces)
+
+    def _is_hidden(self, element: Any) -> bool:
+        if element.tag in (f"{_TEXT}hidden-text", f"{_TEXT}hidden-paragraph"):
+            return True
+        return element.get(f"{_TEXT}style-name") in self._hidden_styles
 
     def _list(self, element: Any, depth: int, items: _List | None) -> Iterator[Block]:
         style = element.get(f"{_TEXT}style-name", "")
@@ -371,10 +384,16 @@ class _OpenDocumentReader:
         if root is None:
             self._unread["embedded objects were not read: {}"] += 1
             return
+        if local(root) == "math":
+            yield Block("prose", formula_text(root))
+            return
         if chart is not None:
             titles = [" ".join("".join(title.itertext()).split()) for title in chart.iter("{*}title", "{*}subtitle")]
             if any(titles):
                 yield Block("list", "\n".join(filter(None, titles)))
+            # In the cells of its table, a chart names the cells of the sheet from which its numbers come.
+            for place in list(chart.iter(f"{_DRAW}g")):
+                place.getparent().remove(place)
         for table in root.iter(f"{_TABLE}table"):
             yield from self._table(table)
         if chart is None:

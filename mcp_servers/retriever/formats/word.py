@@ -29,6 +29,7 @@ from mcp_servers.retriever.document import (
 )
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.drawing import alt_text, graphic_blocks, local
+from mcp_servers.retriever.formats.formulas import formula_text
 from mcp_servers.retriever.formats.numbering import Numbering, read_numbering
 from mcp_servers.retriever.formats.package import Parts, open_office, package_date, unread_parts
 from mcp_servers.retriever.formats.symbols import SYMBOL_FONTS, symbol_text
@@ -49,6 +50,7 @@ _PAGE_WORDS = re.compile(
     re.IGNORECASE,
 )
 
+_FORMULA = "{http://schemas.openxmlformats.org/officeDocument/2006/math}oMath"
 _MATH_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
 _ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
 _W14 = "{http://schemas.microsoft.com/office/word/2010/wordml}"
@@ -144,6 +146,7 @@ class _WordReader:
             **dict.fromkeys((qn("w:hyperlink"), qn("w:fldSimple")), self._link),
             **dict.fromkeys((qn("w:fldChar"), qn("w:instrText")), self._field),
             qn("w:sdt"): self._control,
+            _FORMULA: self._formula,
         }
 
     def _one(self, part: str, kind: str) -> Any:
@@ -335,6 +338,9 @@ class _WordReader:
     def _comment(self, reference: Any, into: _Inline) -> None:
         comment = self._comments.get(("comments", reference.get(qn("w:id"), "")))
         into.beside += [comment] if comment is not None else []
+
+    def _formula(self, element: Any, into: _Inline) -> None:
+        into.text.append(formula_text(element))
 
     def _frame(self, frame: Any, into: _Inline) -> None:
         into.beside.append(frame)
