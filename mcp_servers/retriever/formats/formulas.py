@@ -67,7 +67,7 @@ def _value(element: Any, name: str, default: str) -> str:
 _ByName = Callable[[Any, Mapping[str, str], Sequence[str]], str]
 
 
-def _delimited(element: Any, parts: Mapping[str, str], texts: Sequence[str]) -> str:
+def _join_delimited(element: Any, parts: Mapping[str, str], texts: Sequence[str]) -> str:
     between = _value(element, "sepChr", ",")
     return f"{_value(element, 'begChr', '(')}{between.join(texts)}{_value(element, 'endChr', ')')}"
 
@@ -78,10 +78,10 @@ def _operator(element: Any, parts: Mapping[str, str], texts: Sequence[str]) -> s
 
 
 def _root(element: Any, parts: Mapping[str, str], texts: Sequence[str]) -> str:
-    return f"{to_superscript(parts.get('deg', ''))}√{_bracketed(parts.get('e', ''))}"
+    return f"{to_superscript(parts.get('deg', ''))}√{_in_brackets(parts.get('e', ''))}"
 
 
-def _bracketed(text: str) -> str:
+def _in_brackets(text: str) -> str:
     return f"({text})"
 
 
@@ -95,7 +95,7 @@ _BY_NAME: Mapping[str, _ByName] = {
     "limUpp": lambda element, parts, texts: _scripts(parts.get("e", ""), "", parts.get("lim", "")),
     "func": lambda element, parts, texts: f"{parts.get('fName', '')} {parts.get('e', '')}",
     "rad": _root,
-    "d": _delimited,
+    "d": _join_delimited,
     "nary": _operator,
     "m": lambda element, parts, texts: f"({'; '.join(texts)})",
     "mr": lambda element, parts, texts: ", ".join(texts),
@@ -108,10 +108,10 @@ _BY_PLACE: Mapping[str, tuple[int, Callable[[Sequence[str]], str]]] = {
     **dict.fromkeys(("msup", "mover"), (2, lambda texts: _scripts(texts[0], "", texts[1]))),
     **dict.fromkeys(("msub", "munder"), (2, lambda texts: _scripts(texts[0], texts[1], ""))),
     **dict.fromkeys(("msubsup", "munderover"), (3, lambda texts: _scripts(texts[0], texts[1], texts[2]))),
-    "msqrt": (1, lambda texts: f"√{_bracketed(''.join(texts))}"),
-    "mroot": (2, lambda texts: f"{to_superscript(texts[1])}√{_bracketed(texts[0])}"),
-    "mfenced": (1, lambda texts: _bracketed(", ".join(texts))),
-    "mtable": (1, lambda texts: _bracketed("; ".join(texts))),
+    "msqrt": (1, lambda texts: f"√{_in_brackets(''.join(texts))}"),
+    "mroot": (2, lambda texts: f"{to_superscript(texts[1])}√{_in_brackets(texts[0])}"),
+    "mfenced": (1, lambda texts: _in_brackets(", ".join(texts))),
+    "mtable": (1, lambda texts: _in_brackets("; ".join(texts))),
     "mtr": (1, ", ".join),
 }
 """Elements of MathML, whose parts have an order: the smallest number of parts, and the function of their texts."""

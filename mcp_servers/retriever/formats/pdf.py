@@ -83,6 +83,8 @@ _NAMES = {
     **dict(zip("\uf0a7\uf0b7\uf076\uf0d8\uf0fc", "▪•❖➢✓", strict=True)),
 }
 """Characters that a PDF has as codes of their font: ligatures of TeX's bitmap fonts, and bullets of Word's lists."""
+_ALEF_LAM = re.compile("[\u0622\u0623\u0625\u0627]\u0644")
+"""The article, or the ligature of lam and alef, whose characters PDFium has in the wrong order."""
 _UNNAMED = re.compile(
     r"[\x0b\x0c\x0e\x0f\x1b-\x1f](?=[a-zA-Z])|(?<=[a-zA-Z])[\x0b\x0c\x0e\x0f\x1b-\x1f]"
     r"|[\uf0a7\uf0b7\uf076\uf0d8\uf0fc](?=\s)"
@@ -331,6 +333,8 @@ def _lines(text_page: pypdfium2.PdfTextPage, rules: Mapping[int, Rules]) -> dict
     """Return the lines of a page by their direction, in the order of the text layer."""
     text = _text(text_page)
     reader = _CharacterReader(text_page)
+    if _ALEF_LAM.search(text):
+        text = _ALEF_LAM.sub(lambda match: match[0][::-1] if reader.is_ligature(match.start()) else match[0], text)
     lines: dict[int, list[Line]] = defaultdict(list)
     start = 0
     for raw in text.split("\n"):
@@ -420,6 +424,10 @@ class _CharacterReader:
         _character_origin(self._page, at, address, address + 8)
         x, y = self._point.read()
         return x, y
+
+    def is_ligature(self, at: int) -> bool:
+        """Return whether a character and the next one are one glyph."""
+        return self.origin(at) == self.origin(at + 1)
 
     def box(self, at: int) -> Stroke:
         """Return left, bottom, right and top of a character's full height and width."""
