@@ -24,6 +24,17 @@ from mcp_servers.answer_forms import asked_form, has_form
         ("Ab welcher Temperatur wird gestreut?", "Ab minus vier Grad.", "Gestreut wird mit Splitt."),
         ("What is the phone number of the desk?", "Call 0550 600 145.", "The desk is open until six."),
         ("产假有多少天？", "产假为九十八天", "产假由直属主管审批"),
+        ("Wie hoch ist der Zuschlag an Feiertagen?", "An Feiertagen 60 %.", "Feiertage regelt das Land."),
+        ("Wie hoch ist der Mindestdruck?", "Mindestens acht bar.", "Der Druck wird geprüft."),
+        ("How high is the deposit?", "A deposit of two rents is due.", "The deposit is paid back."),
+        ("How fast is the ferry?", "The ferry makes 21 kn.", "The ferry is blue."),
+        ("What is the length of the notice period?", "Notice is four weeks.", "Notice is given in writing."),
+        ("How far in advance must I book?", "Book two weeks ahead.", "Book at the desk."),
+        ("How deep is the berth?", "The berth has 12 ft of water.", "The berth has three lamps."),
+        ("How heavy is the box?", "It weighs 52 lb.", "It has two handles."),
+        ("What does the pass cost?", "The pass is CHF 500.", "The pass is for members."),
+        ("How many cabins are there?", "There are fourteen cabins.", "The cabins have beds."),
+        ("Wie viele Plätze gibt es?", "Es gibt zweihundert Plätze.", "Die Plätze sind weich."),
     ],
 )
 def test_only_a_text_with_the_asked_form_of_answer_is_relevant(question: str, answer: str, distractor: str) -> None:
