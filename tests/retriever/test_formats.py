@@ -355,6 +355,13 @@ def test_legacy_encodings_are_recognised_by_their_text(tmp_path: Path, encoding:
     assert read(tmp_path / "a.txt", text.encode(encoding)).text == text
 
 
+def test_a_calendar_has_its_continued_lines_in_one(tmp_path: Path) -> None:
+    summary, place = "SUMMARY:General meet\r\n ing of the club", "LOCATION:Hall 7\\, Quay\\nNorth"
+    source = f"BEGIN:VCALENDAR\r\n{summary}\r\n{place}\r\nEND:VCALENDAR\r\n"
+    text = read(tmp_path / "a.ics", source.encode()).text
+    assert text.split("\n")[1:3] == ["SUMMARY:General meeting of the club", "LOCATION:Hall 7, Quay North"]
+
+
 def test_a_damaged_utf8_file_loses_only_the_damaged_characters(tmp_path: Path) -> None:
     cut_text = "每年享有十五天带薪年假。".encode()[:-1]
     assert read(tmp_path / "a.txt", cut_text).text == "每年享有十五天带薪年假\ufffd"

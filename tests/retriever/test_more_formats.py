@@ -422,7 +422,7 @@ def test_a_broken_part_of_an_office_file_costs_only_that_part(tmp_path: Path) ->
                 archive.writestr(name, b"<broken" if name == "word/comments.xml" else source.read(name))
     parsed = read(broken)
     assert "plain text" in parsed.text
-    assert "the part word/comments.xml is broken and was not read" in parsed.notes
+    assert "incomplete: damaged parts of the file were not read: word/comments.xml" in parsed.notes
     assert "parts that the file refers to are missing in it: 1" in parsed.notes
 
 

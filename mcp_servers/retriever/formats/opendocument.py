@@ -100,8 +100,7 @@ def _read(path: Path, limits: ParseLimits, kind: str) -> ParsedDocument:
                 raise DocumentError("DOCUMENT_ENCRYPTED", "the file is protected by a password")
             check_prologues(archive, (".xml",))
             content = parse_xml(archive.read("content.xml"))
-            styles = parse_xml(archive.read("styles.xml")) if "styles.xml" in names else None
-            date = _date(archive)
+            styles, meta = _read_optional(archive, "styles.xml"), _read_optional(archive, "meta.xml")
         except (KeyError, etree.XMLSyntaxError, *DAMAGED_MEMBER) as exc:
             raise DocumentError("DOCUMENT_BROKEN", _NO_DOCUMENT) from exc
         body = content.find(f"{_OFFICE}body/{_OFFICE}{kind}")
@@ -121,20 +120,20 @@ def _read(path: Path, limits: ParseLimits, kind: str) -> ParsedDocument:
             blocks, pages = list(reader.slides(slides)), len(slides)
         else:
             blocks = [*reader.margins(), *reader.blocks(body)]
-        notes = [*reader.notes(), *unread_parts(path, parts)]
+        lost = [name for name, part in (("styles.xml", styles), ("meta.xml", meta)) if part is None and name in names]
+        notes = [f"incomplete: damaged parts of the file were not read: {', '.join(lost)}"] if lost else []
+        notes += [*reader.notes(), *unread_parts(path, parts)]
+    dates = () if meta is None else meta.iter("{*}creation-date", "{http://purl.org/dc/elements/1.1/}date")
+    date = latest_date(*(element.text or "" for element in dates))
     return ParsedDocument(tuple(_join_lists(blocks)), pages, notes=tuple(notes), date=date)
 
 
-def _date(archive: zipfile.ZipFile) -> str | None:
-    if "meta.xml" not in archive.NameToInfo:
-        return None
+def _read_optional(archive: zipfile.ZipFile, name: str) -> Any:
+    """Return the root of a part without which the others can be read, or None if it is missing or damaged."""
     try:
-        meta = parse_xml(archive.read("meta.xml"))
-    except etree.XMLSyntaxError:
+        return parse_xml(archive.read(name)) if name in archive.NameToInfo else None
+    except (etree.XMLSyntaxError, *DAMAGED_MEMBER):
         return None
-    return latest_date(
-        *(element.text or "" for element in meta.iter("{*}creation-date", "{http://purl.org/dc/elements/1.1/}date"))
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ _BREAKS = re.compile(r"\r\n|[\r\v\x1c-\x1e\x85\u2028\u2029]")
 _SPACES = re.compile(r"[\x07\x1f]")
 """Control characters between two fields."""
 _CONTROL = re.compile(r"[\x00-\x06\x08\x0e-\x1b\x7f]")
+_FOLD = re.compile(r"\n[ \t]")
+_ESCAPED = re.compile(r"\\([,;\\nN])")
+"""Continued lines and escaped characters of calendars and address books: RFC 5545, sections 3.1 and 3.3.11."""
 MAX_ADDRESS = 2_000
 """Maximum number of characters of a link's address."""
 
@@ -67,6 +70,8 @@ def notes_on(text: str) -> tuple[str, ...]:
 def read_lines(path: Path, limits: ParseLimits) -> ParsedDocument:
     """Read source code, settings and logs: each line is a unit."""
     text = decode(path.read_bytes())
+    if text.startswith(("BEGIN:VCALENDAR", "BEGIN:VCARD")):
+        text = _ESCAPED.sub(lambda match: match[1] if match[1] in ",;\\" else " ", _FOLD.sub("", text))
     return ParsedDocument((Block("code", text.strip("\n").rstrip()),), notes=notes_on(text))
 
 
