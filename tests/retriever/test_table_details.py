@@ -238,3 +238,22 @@ def test_struck_out_text_is_marked_and_does_not_join_the_text_behind_it(tmp_path
     document.save(str(tmp_path / "a.docx"))
     for name in ("a.html", "a.docx"):
         assert parse(tmp_path / name, name).text == "The limit is ~~40~~55 bar, ~~5 EUR~~ 4 EUR"
+
+
+def test_a_second_table_of_numbers_with_units_has_its_own_header(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    rows = (["Ship", "Crew"], ["Vega", 12], ["Lyra", 9], [], ["Port", "Depth"], ["Oslo", "9 m"], ["Rome", "7 m"])
+    for row in rows:
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    texts = [block.text for block in parse(tmp_path / "a.xlsx", "a.xlsx").blocks if block.kind == "table"]
+    assert texts == ["Ship | Crew\nVega | 12\nLyra | 9", "Port | Depth\nOslo | 9 m\nRome | 7 m"]
+
+
+def test_groups_of_names_below_one_header_stay_one_table(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    for row in (["Name", "Town"], ["Ann", "Oslo"], ["Ben", "Bonn"], [], ["Cleo", "Rome"], ["Dan", "Nice"]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    texts = [block.text for block in parse(tmp_path / "a.xlsx", "a.xlsx").blocks if block.kind == "table"]
+    assert texts == ["Name | Town\nAnn | Oslo\nBen | Bonn\nCleo | Rome\nDan | Nice"]
