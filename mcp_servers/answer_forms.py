@@ -27,6 +27,8 @@ _TIME = (
     r"\b(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?|quarters?|nights?|mornings?|evenings?|noon|midnight"
     r"|sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?[ns]?|nacht|uhr|\w+days?|\w+tags?|spring|summer"
     r"|autumn|winter|christmas|weekends?|daily|weekly|monthly|yearly|always|never|once|until|after|before|immediately"
+    r"|overnight|quartal\w*|o.clock|midday|q[1-4]|(?:mon|tue|tues|wed|thu|thur|thurs|fri|sat|sun)(?=[ –-])"
+    r"|\d{1,2} ?(?:[ap]\.?m|h)|\d{1,2}\.\d{1,2}(?=\.(?!\d))"
     rf"|as soon as|sobald|bis|nach|vor|sofort|stündlich|täglich|wöchentlich|monatlich|jährlich|{_MONTH})\b"
     r"|\d:\d\d|\b(?:19|20)\d\d\b|\b\d{1,2}(?:st|nd|rd|th)\b|[秒分天日周月年岁季晚号点]|小时|钟头|星期|当场|立即|立刻|随时"
 )
@@ -81,13 +83,14 @@ FORMS = (
         r"|\b(?:which|what) number\b.*\bcall\b"
         r"|\bwhich extension\b|(?:telefon|ruf)nummer|(?:kurz|durch)wahl|电话|手机号|分机|热线.*多少",
         r"(?:tele)?phones?|numbers?|extensions?|telefonnummer|rufnummer|\w+wahl|电话|手机|号码|电话号码|手机号",
-        r"\d(?:[ ()/.-]{0,2}\d){2,}",
+        r"\d(?:[ ()/.-]{0,2}\d){2,}|\b(?:ext|extension|durchwahl|nebenstelle|dw)\b[ .:-]*\d|分机[ :：]?\d",
     ),
     _form(
         "share",
         r"\b(?:discount|percentage|per ?cent)\b|rabatt|ermäßigung|prozent|折扣|百分之|比例|打几折",
         r"discounts?|percentage|per|cents?|percent|rabatt|ermäßigung|prozent|折扣|比例",
-        r"[%折成€$£]|per ?cent\b|prozent\b|百分之|分之|\b(?:half|quarter|hälfte|free|frei)\b|免费",
+        r"[%折成€$£]|per ?cent\b|prozent\b|百分之|分之|免费|\b(?:half|thirds?|quarters?|hälfte|drittel|viertel|free"
+        r"|frei|eur|euros?|dollars?|pounds?|crowns?|kronen?)\b",
     ),
     _form(
         "temperature",
@@ -135,7 +138,7 @@ FORMS = (
         "frequency",
         r"\bhow often\b|wie oft\b|多久.{0,6}[一几]次|多久.{0,2}换",
         r"often|oft",
-        r"\b(?:every|each|once|twice|times|per|jede\w*|alle|mal|pro|\w+ly|\w+lich)\b|[每次]|一[年月周天]",
+        r"\b(?:every|each|once|twice|times|per|jede\w*|alle|mal|pro|intervals?|intervall\w*|\w+ly|\w+lich)\b|[每次]|一[年月周天]",
     ),
     _form(
         "duration",
