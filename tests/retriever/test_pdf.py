@@ -319,3 +319,24 @@ def test_lines_of_running_text_are_not_divided_into_columns(tmp_path: Path) -> N
     parsed = read(tmp_path / "a.pdf")
     assert {block.kind for block in parsed.blocks} == {"prose"}
     assert " ".join(block.text for block in parsed.blocks) == " ".join(texts)
+
+
+def test_a_row_divided_by_the_end_of_a_page_does_not_become_a_header(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+
+    def draw(y: int, *cells: str) -> None:
+        for x, cell in zip((60, 200, 400), cells, strict=True):
+            canvas.drawString(x, y, cell)
+
+    draw(760, "Item", "Kind", "Price")
+    for number in range(5):
+        draw(740 - 20 * number, f"IT-{number}", "Steel plate, galvanised,", f"{number}.50")
+    canvas.showPage()
+    draw(760, "", "for outdoor use", "")
+    for number in range(5, 10):
+        draw(840 - 20 * number, f"IT-{number}", "Steel plate, galvanised,", f"{number}.50")
+    canvas.save()
+    tables = [block for block in read(tmp_path / "a.pdf").blocks if block.kind == "table"]
+    assert [block.text.partition("\n")[0] for block in tables] == ["Item | Kind | Price"] * 2
+    assert tables[1].page == 2
+    assert "IT-5 | Steel plate, galvanised, | 5.50" in tables[1].text

@@ -50,6 +50,9 @@ MAX_ROW_DISTANCE = 3.5
 MAX_INTERRUPTION = 4
 """Lines between two parts of one unruled table."""
 
+MAX_REST_LINES = 2
+"""Lines on each of two pages that a row between them may have, if they were not read as a part of its table."""
+
 MAX_CROSSINGS = 250_000
 """Maximum number of pairs of horizontal and vertical lines compared on one page; only drawings have more."""
 
@@ -209,11 +212,14 @@ def lay_out(pages: Sequence[Page]) -> Layout:
             layout.unclear_pages.append(number)
         for at, item in enumerate(items):
             if isinstance(item, PageTable):
-                table = _continue_table(item, open_table) if at == 0 and open_table else item
+                table = (
+                    _continue_table(item, open_table) if open_table and not any(map(_is_table, items[:at])) else item
+                )
                 open_table = table
                 blocks = _table_blocks(table, number)
             else:
-                open_table = None
+                if open_table and not _is_rest_of_row(item, open_table):
+                    open_table = None
                 blocks = _prose(item, number, sizes, spacing)
             layout.blocks += (replace(block, scanned=page.scanned) for block in blocks)
         layout.blocks += page.after
@@ -363,6 +369,18 @@ def _table_blocks(table: PageTable, page: int) -> Iterator[Block]:
     if table.title:
         yield Block("prose", table.title, page=page)
     yield from (Block("table", text, page=page) for _, _, text in row_groups(table.rows))
+
+
+def _is_table(item: PageTable | list[Line]) -> bool:
+    return isinstance(item, PageTable)
+
+
+def _is_rest_of_row(lines: Sequence[Line], table: PageTable) -> bool:
+    """Return whether lines between two parts of a table are those of a row that a page's end divides."""
+    parts = [part for line in lines for part in line.parts]
+    return len(lines) <= MAX_REST_LINES and all(
+        sum(_overlap(part, column) > 0 for column in table.columns) == 1 for part in parts
+    )
 
 
 def _continue_table(table: PageTable, before: PageTable) -> PageTable:
