@@ -281,7 +281,9 @@ def test_the_table_of_an_opendocument_chart_has_its_numbers_only(tmp_path: Path)
     with zipfile.ZipFile(office_files.open_package(tmp_path / "chart.odt", "chart", chart)) as package:
         content = package.read("content.xml")
     body = "<text:p><draw:frame><draw:object xlink:href='./Object 1'/></draw:frame></text:p>"
-    path = office_files.open_package(tmp_path / "a.odt", "text", body, **{"Object 1__content_xml": content})
+    path = office_files.open_package(tmp_path / "a.odt", "text", body)
+    with zipfile.ZipFile(path, "a") as package:
+        package.writestr("Object 1/content.xml", content)
     assert texts_of(parse(path, "a.odt")) == ["| Crew\nVega | 12"]
 
 

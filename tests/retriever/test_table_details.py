@@ -242,7 +242,15 @@ def test_struck_out_text_is_marked_and_does_not_join_the_text_behind_it(tmp_path
 
 def test_a_second_table_of_numbers_with_units_has_its_own_header(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
-    rows = (["Ship", "Crew"], ["Vega", 12], ["Lyra", 9], [], ["Port", "Depth"], ["Oslo", "9 m"], ["Rome", "7 m"])
+    rows: list[list[object]] = [
+        ["Ship", "Crew"],
+        ["Vega", 12],
+        ["Lyra", 9],
+        [],
+        ["Port", "Depth"],
+        ["Oslo", "9 m"],
+        ["Rome", "7 m"],
+    ]
     for row in rows:
         book.active.append(row)
     book.save(tmp_path / "a.xlsx")
