@@ -12,9 +12,11 @@ from typing import NamedTuple
 from mcp_servers.folding import fold
 
 _NUMBER = (
-    r"(?:\d+|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|eighteen|twenty|thirty|forty"
-    r"|fifty|sixty|hundred|thousand|million|half|quarter|third|dozen|none|no one|no|once|twice|both|ein(?:e[rnms]?|s)?"
-    r"|zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|elf|zwölf|zwanzig|dreißig|hundert|tausend|viertel|drittel"
+    r"(?:\d+|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
+    r"|(?:thir|four|fif|six|seven|eigh|nine)teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million"
+    r"|half|quarter|third|dozen|none|no one|no|once|twice|both|ein(?:e[rnms]?|s)?|zwei|drei|vier|fünf|sechs|sieben|acht"
+    r"|neun|elf|zwölf|viertel|drittel"
+    r"|\w*(?:zehn|zwanzig|dreissig|vierzig|fünfzig|sechzig|siebzig|achtzig|neunzig|hundert|tausend)"
     r"|kein(?:e[rnms]?)?)\b|[〇一二两三四五六七八九十百千万半])"
 )
 _MONTH = (
@@ -25,17 +27,21 @@ _TIME = (
     r"\b(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?|quarters?|nights?|mornings?|evenings?|noon|midnight"
     r"|sekunden?|minuten?|stunden?|tage?n?|wochen?|monate?n?|jahre?[ns]?|nacht|uhr|\w+days?|\w+tags?|spring|summer"
     r"|autumn|winter|christmas|weekends?|daily|weekly|monthly|yearly|always|never|once|until|after|before|immediately"
+    r"|overnight|quartal\w*|o.clock|midday|q[1-4]|(?:mon|tue|tues|wed|thu|thur|thurs|fri|sat|sun)(?=[ –-])"
+    r"|\d{1,2} ?(?:[ap]\.?m|h)|\d{1,2}\.\d{1,2}(?=\.(?!\d))"
     rf"|as soon as|sobald|bis|nach|vor|sofort|stündlich|täglich|wöchentlich|monatlich|jährlich|{_MONTH})\b"
     r"|\d:\d\d|\b(?:19|20)\d\d\b|\b\d{1,2}(?:st|nd|rd|th)\b|[秒分天日周月年岁季晚号点]|小时|钟头|星期|当场|立即|立刻|随时"
 )
 _MONEY = (
-    r"[€$£¥元块镑]|\b(?:crowns?|kronen?|euros?|eur|usd|gbp|dollars?|pounds?|pence"
+    r"[€$£¥₩₹₽₺元块镑円]|\b(?:crowns?|kronen?|kr|euros?|eur|usd|gbp|chf|sek|nok|dkk|pln|czk|huf|cad|aud|jpy|cny|inr|rub"
+    r"|dollars?|pounds?|pence|rupees?|roubles?|yen"
     r"|(?<!per )cents?|yuan|rmb|francs?|franken)\b"
     r"|克朗|美分|\b\d+[.,]\d\d\b|\b(?:free|no charge|without (?:a )?(?:charge|ticket)|kostenlos|frei|umsonst|gratis)\b"
     r"|免费|不收"
 )
 _LENGTH = (
-    r"\b\d[\d.,]* ?(?:m|cm|mm|km)\b|(?:met(?:re|er)|kilomet|centimet|millimet|zentimet)\w*|\b(?:feet|miles?)\b|米|公里"
+    r"\b\d[\d.,]* ?(?:m|cm|mm|km|ft|yd|mi|nmi?)\b|(?:met(?:re|er)|kilomet|centimet|millimet|zentimet)\w*"
+    r"|\b(?:feet|foot|miles?|yards?|inch(?:es)?|fathoms?|zoll|meilen?)\b|\d ?[\"″'′]|米|公里|厘米"
 )
 _COST = r"costs?|prices?|fees?|fares?|charged?|charges|expensive|pay|pays|paid|surcharge|fine|rent|bills?"
 _KOSTEN = r"kost\w*|zahl\w*|\w*preise?|\w*gebühr\w*|teuer|miete|betrag|beträge|rechnung"
@@ -77,25 +83,27 @@ FORMS = (
         r"|\b(?:which|what) number\b.*\bcall\b"
         r"|\bwhich extension\b|(?:telefon|ruf)nummer|(?:kurz|durch)wahl|电话|手机号|分机|热线.*多少",
         r"(?:tele)?phones?|numbers?|extensions?|telefonnummer|rufnummer|\w+wahl|电话|手机|号码|电话号码|手机号",
-        r"\d(?:[ ()/.-]{0,2}\d){2,}",
+        r"\d(?:[ ()/.-]{0,2}\d){2,}|\b(?:ext|extension|durchwahl|nebenstelle|dw)\b[ .:-]*\d|分机[ :：]?\d",
     ),
     _form(
         "share",
         r"\b(?:discount|percentage|per ?cent)\b|rabatt|ermäßigung|prozent|折扣|百分之|比例|打几折",
         r"discounts?|percentage|per|cents?|percent|rabatt|ermäßigung|prozent|折扣|比例",
-        r"[%折成]|per ?cent\b|prozent\b|百分之|分之|\b(?:half|quarter|hälfte|free|frei)\b|免费",
+        r"[%折成€$£]|per ?cent\b|prozent\b|百分之|分之|免费|\b(?:half|thirds?|quarters?|hälfte|drittel|viertel|free"
+        r"|frei|eur|euros?|dollars?|pounds?|crowns?|kronen?)\b",
     ),
     _form(
         "temperature",
-        r"\btemperatures?\b|\bhow (?:warm|hot|cold)\b|temperatur|wie (?:warm|kalt|heiß)|温度|多少度|几度",
+        r"\btemperatures?\b|\bhow (?:warm|hot|cold)\b|temperatur|wie (?:warm|kalt|heiss)|温度|多少度|几度",
         r"temperatures?|degrees?|temperatur|grad|温度",
-        r"°|\b(?:degrees?|grad|celsius)\b|度",
+        r"°|\b(?:degrees?|grad|celsius|fahrenheit|kelvin)\b|\b\d+ ?[cfk]\b|度",
     ),
     _form(
         "weight",
         r"\bhow heavy\b|\bhow much\b.*\bweighs?\b|\bweight of\b|wie schwer|gewicht|wie viel wieg|多重|重量",
         r"heavy|weighs?|weight|schwer|wiegt|wiegen|gewicht|重量",
-        r"\b\d[\d.,]* ?(?:kg|g|t)\b|kilo|\b(?:tons?|tonnes?|grams?|gramm|tonnen)\b|公斤|千克|吨|克",
+        r"\b\d[\d.,]* ?(?:kg|g|mg|t|lbs?|oz)\b|kilo|\b(?:tons?|tonnes?|grams?|gramm|tonnen|pounds?|ounces?|pfund)\b"
+        r"|公斤|千克|吨|克",
     ),
     _form(
         "loudness",
@@ -106,11 +114,17 @@ FORMS = (
     ),
     _form(
         "length",
-        r"\bhow (?:deep|tall|high|wide|far|thick)\b|\b(?:depth|height|width|distance|length)\b"
-        r"|wie (?:tief|hoch|breit|weit|dick)\b|tiefe|höhe|breite|abstand|多深|多高|多宽|多远|高度|宽度|距离",
-        r"deep|tall|high|wide|far|thick|depth|height|width|distance|length|tief\w*|hoch|höhe|breit\w*|weit|abstand"
-        r"|高度|宽度|距离",
+        r"\bhow (?:deep|tall|wide|thick)\b|\b(?:depth|height|width|distance)\b"
+        r"|wie (?:tief|breit|dick)\b|tiefe|breite|abstand|多深|多宽|多远|高度|宽度|距离",
+        r"deep|tall|wide|thick|depth|height|width|distance|tief\w*|breit\w*|abstand|高度|宽度|距离",
         _LENGTH,
+    ),
+    # Fees, taxes and pressures are high, too, and pumps and downloads fast.
+    _form(
+        "size",
+        r"\bhow (?:high|fast)\b|wie (?:hoch|schnell)\b|höhe\b|多高|多快",
+        r"high|fast|hoch|schnell|höhe",
+        rf"{_NUMBER}|{_TIME}|{_LENGTH}|{_MONEY}",
     ),
     _form(
         "time",
@@ -124,14 +138,14 @@ FORMS = (
         "frequency",
         r"\bhow often\b|wie oft\b|多久.{0,6}[一几]次|多久.{0,2}换",
         r"often|oft",
-        r"\b(?:every|each|once|twice|times|per|jede\w*|alle|mal|pro|\w+ly|\w+lich)\b|[每次]|一[年月周天]",
+        r"\b(?:every|each|once|twice|times|per|jede\w*|alle|mal|pro|intervals?|intervall\w*|\w+ly|\w+lich)\b|[每次]|一[年月周天]",
     ),
     _form(
         "duration",
-        r"\bhow (?:long|soon|quickly|fast)\b|\bhow many (?:second|minute|hour|day|week|month|year)s?\b"
-        r"|wie (?:lange?|schnell)\b|wie ?viele (?:sekunden|minuten|stunden|tage|wochen|monate|jahre)\b"
+        r"\bhow (?:long|far|soon|quickly)\b|\blength\b|\bhow many (?:second|minute|hour|day|week|month|year)s?\b"
+        r"|wie (?:lange?|weit)\b|wie ?viele (?:sekunden|minuten|stunden|tage|wochen|monate|jahre)\b"
         r"|多久|多长时间|[几多少]个?(?:天|小时|分钟|年|月|星期|周|日)",
-        r"long|soon|quickly|fast|(?:second|minute|hour|day|week|month|year)s?|lange?|schnell|sekunden"
+        r"long|length|far|soon|quickly|(?:second|minute|hour|day|week|month|year)s?|lange?|weit|sekunden"
         r"|minuten|stunden|tage|wochen|monate|jahre|天|小时|分钟|时间",
         rf"{_TIME}|{_LENGTH}",
     ),

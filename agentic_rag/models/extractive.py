@@ -128,6 +128,11 @@ class FoundPassage:
         """Return the table that a sentence is a row of, if any. A header is no row."""
         return next((table for table in self.tables if table.first <= place < table.last), None)
 
+    def is_header(self, place: int) -> bool:
+        """Return whether a sentence is the header of the table that follows it."""
+        below = None if self.table_of(place) else self.table_of(place + 1)
+        return below is not None and below.header == _cells(self.sentences[place])
+
     def has_form(self, form: AnswerForm | None, place: int) -> bool:
         """Return whether a sentence, with the header of its table, has an answer of a form."""
         table = self.table_of(place)
@@ -498,7 +503,7 @@ def _quote(hit: FoundPassage, span: range) -> Block:
             paragraphs.append("\n> ".join(map(_row, (table.header, ["---"] * len(table.header)))))
         if table:
             paragraphs[-1] += f"\n> {_row(_cells(hit.sentences[place]))}"
-        elif len(span) > 1 and (below := hit.table_of(place + 1)) and below.header == _cells(text):
+        elif len(span) > 1 and hit.is_header(place):
             continue  # the table that follows shows its header
         elif paragraphs and not shown:
             paragraphs[-1] += ("\n> " if _ITEM.match(text) else " ") + text
@@ -549,7 +554,8 @@ def rate(wanted: Mapping[str, float], passage: FoundPassage, form: AnswerForm | 
         is_able = passage.has_form(form, place)
         own = (own | named if is_able else own) - numbers
         held = sum(weight * (1.0 if term in own else TITLE * (term in around)) for term, weight in wanted.items())
-        shares.append(held / total * (1.0 if is_able else FORMLESS))
+        # The words of a header count for each row below it; the header itself answers nothing.
+        shares.append(0.0 if passage.is_header(place) else held / total * (1.0 if is_able else FORMLESS))
     return shares
 
 

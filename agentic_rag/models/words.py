@@ -64,8 +64,16 @@ def content_words(text: str) -> list[str]:
     return list(words)
 
 
+_KANA = re.compile("[\u3041-\u3096\u30a1-\u30fa]")
+
+
 def language_of(text: str) -> str:
-    """Return ``zh`` if at least a third of the letters are Chinese (one character is about a word), else ``en``."""
+    """Return ``zh`` if at least a third of the letters are Chinese (one character is about a word), else ``en``.
+
+    Japanese mixes Chinese characters with its own letters, and is no Chinese.
+    """
+    if _KANA.search(text):
+        return "en"
     wide = sum(map(len, CJK_RUN.findall(text)))
     return "zh" if wide and wide * 3 >= len(re.findall(r"[^\W\d_]", text)) else "en"
 

@@ -25,8 +25,11 @@ ROW_GROUP_TOKENS = 250
 MAX_HEADER_ROWS = 3
 """Maximum number of rows that are joined as the header of a table."""
 
+MAX_TITLE_ROWS = 3
+"""Maximum number of rows above the header of a table that are read as its titles."""
+
 _HAS_DIGIT = re.compile(r"\d")
-_FIGURE = re.compile(r"\s*(?!(?:19|20)\d\d\s*$)[(+−-]?[$€£¥]?\s?\d[\d\s.,:/'%€$£¥)-]*")
+_FIGURE = re.compile(r"\s*+(?!(?:19|20)\d\d\s*$)[(+−-]?[$€£¥]?\s?\d[\d\s.,:/'%€$£¥)-]*")
 """A number, an amount, a date or a time, which rarely occurs in a header, unlike a year."""
 
 CELL_SEPARATOR = " | "
@@ -135,6 +138,27 @@ def row_groups(rows: Sequence[Sequence[str]]) -> Iterable[tuple[int, int, str]]:
             first, size = index, least
         size += tokens[index]
     yield first, len(lines) - 1, "\n".join([header, *lines[first:]])
+
+
+def blocks_of_table(rows: Sequence[Sequence[str]], page: int | None = None) -> Iterable[Block]:
+    """Yield the blocks of a table in a text: the titles in its first rows as prose, then groups of rows."""
+    first = _count_titles(rows)
+    for row in rows[:first]:
+        yield Block("prose", " ".join(row[0].split()), page=page)
+    yield from (Block("table", text, page=page) for _, _, text in row_groups(rows[first:]) if text.strip())
+
+
+def _count_titles(rows: Sequence[Sequence[str]]) -> int:
+    """Return the number of first rows with a single text above the header; the header fills all of its columns.
+
+    A table of two columns has none: its first row may be the name of a thing, with properties and values below.
+    """
+    for count, row in enumerate(rows[: min(MAX_TITLE_ROWS + 1, max(len(rows) - 1, 0))]):
+        filled = [cell for cell in row if cell.strip()]
+        if len(row) < 3 or len(filled) != 1 or not row[0].strip():
+            is_header = count > 0 and len(filled) == len(row) and not any(map(_FIGURE.fullmatch, row))
+            return count if is_header else 0
+    return 0
 
 
 def join_headers(rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], int]:

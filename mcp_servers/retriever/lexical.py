@@ -16,7 +16,7 @@ import qdrant_edge
 
 from mcp_servers.folding import FOLD_VERSION, CharacterTable, fold_text
 
-TOKENIZER = f"multilingual+numbers-1+fold-{FOLD_VERSION}"
+TOKENIZER = f"multilingual+numbers-2+fold-{FOLD_VERSION}"
 """Recorded with each collection: vectors of another tokenizer would not match, so such a collection is re-indexed."""
 
 MAX_QUERY_TOKENS = 128
@@ -118,6 +118,12 @@ def _unique(indices: list[int], values: list[float]) -> Sparse:
 _WORD = r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]"
 _CODE = re.compile(rf"(?:(?<![^\W_])|(?<=[\u2e80-\u9fff]))(?:\d|{_WORD})+(?:[-/._:](?:\d|{_WORD})+)*")
 _SPACED_CODE = re.compile(rf"(?<![^\W_])({_WORD}{{1,3}})[ .:#-]{{1,2}}(\d{{2,}})(?:[ -]({_WORD})(?![^\W_]))?")
+_IN_GROUPS = re.compile(
+    r"(?<![^\W_])(?<![.,])(?!\d\d? \d\d? (?:19|20)\d\d(?!\d))"
+    r"[a-z]{0,3}\d{1,4}(?: \d{2,5}){2,9}(?: \d{1,4})?(?![^\W_]|[.,]\d)"
+)
+"""A code in groups of digits, such as a bank account, a card or a telephone number."""
+LEAST_GROUPED_DIGITS = 8
 _NUMBER = re.compile(
     r"(?<!\d)(?<!\d[.,:])(?:(?P<grouped>\d{1,3}(?:[,.' ]\d{3})+(?:[.,]\d{1,2})?)|(?P<time>\d{1,2}:\d\d)"
     r"|(?P<plain>\d+(?:[.,]\d+)*))"
@@ -195,13 +201,20 @@ def whole_codes(folded: str) -> Iterator[str]:
 
 
 def _code_tokens(folded: str) -> Iterator[str]:
-    """Yield the codes of a folded text: `HX-4471-B`, `hx4471b` and `HX 4471 B` give the same token."""
+    """Yield the codes of a folded text: `HX-4471-B`, `hx4471b` and `HX 4471 B` give the same token.
+
+    So do `DE89 3704 0044 0532 0130 00` and `DE89370400440532013000`.
+    """
     for match in _CODE.finditer(folded):
         for part in re.split(r"[-/._:]", match[0]):
             if any(map(str.isdigit, part)) and not part.isdigit():
                 yield "=" + part
     for code in whole_codes(folded):
         yield "=" + code
+    for match in _IN_GROUPS.finditer(folded):
+        joined = match[0].replace(" ", "")
+        if sum(map(str.isdigit, joined)) >= LEAST_GROUPED_DIGITS:
+            yield f"{'#' if joined.isdigit() else '='}{joined.lstrip('0')}"
     for match in _SPACED_CODE.finditer(folded):
         letters, number, suffix = match.groups()
         if letters in _MONTH or any(letters in _words(language) for language in _BEFORE_NUMBERS):

@@ -250,6 +250,19 @@ async def test_a_row_of_a_table_is_quoted_with_the_header_of_the_table() -> None
     )
 
 
+async def test_a_japanese_question_is_not_answered_in_chinese() -> None:
+    passage = search_result("規程.md", "通勤手当は月額三万円を上限とする。")
+    answer = await make_conversation(search_documents=answering_tool(passage)).ask("通勤手当の上限はいくらですか")
+    assert text_of(answer).startswith("The documents say:")
+
+
+async def test_a_question_in_the_words_of_a_header_quotes_the_row_and_not_the_header() -> None:
+    rows = ("Region | Q1 plan | Q2 plan | Note", "South | 40 | 41 | late", "North | 50 | 51 | early")
+    table = search_result("sales.xlsx", *rows, rows=2)
+    answer = await make_conversation(search_documents=answering_tool(table)).ask("Q2 plan of the North region")
+    assert cited_texts(answer) == [rows[2]]
+
+
 async def test_the_steps_after_a_colon_are_quoted_with_it_in_one_citation() -> None:
     steps = ("To reset the unit:", "1. Open the flap.", "2. Press the blue key.", "The unit is white.")
     answer = await make_conversation(search_documents=answering_tool(search_result("guide.md", *steps))).ask(

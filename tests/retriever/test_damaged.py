@@ -159,3 +159,70 @@ def test_a_damaged_chapter_of_a_book_costs_only_that_chapter(tmp_path: Path) -> 
 
 def read(path: Path) -> ParsedDocument:
     return parse(path, path.name)
+
+
+def replace_part(path: Path, part: str, content: bytes | None) -> Path:
+    """Write a package again with other content in a part, or without the part."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    assert part in members
+    members[part] = content if content is not None else b""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            if name != part or content is not None:
+                archive.writestr(name, data)
+    return path
+
+
+WHOLE_PARTS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
+    "a.docx": (files.word, "word/styles.xml", "Staff get twenty-five days."),
+    "b.docx": (files.word, "docProps/core.xml", "Staff get twenty-five days."),
+    "a.pptx": (files.slides, "ppt/slides/slide2.xml", "Roadmap"),
+    "b.pptx": (files.slides, "ppt/slideLayouts/slideLayout2.xml", "Roadmap"),
+    "a.xlsx": (files.workbook, "xl/worksheets/sheet2.xml", "City number 59"),
+    "a.odt": (office_files.open_text, "styles.xml", "plain text"),
+    "b.odt": (office_files.open_text, "meta.xml", "plain text"),
+}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\xff<notxml", b"<?xml version='1.0'?><a><b>"], ids=["empty", "noise", "cut"]
+)
+@pytest.mark.parametrize("name", WHOLE_PARTS)
+def test_a_part_that_is_no_xml_costs_that_part_only(tmp_path: Path, name: str, content: bytes) -> None:
+    write, part, text = WHOLE_PARTS[name]
+    path = write(tmp_path / name)
+    with zipfile.ZipFile(path, "a") as archive:
+        if part not in archive.namelist():
+            archive.writestr(part, b"")
+    parsed = parse(replace_part(path, part, content), name)
+    assert text in parsed.text
+    assert any(note.startswith("incomplete") and part in note for note in parsed.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "part"),
+    [
+        ("a.pptx", files.slides, "ppt/slides/slide2.xml"),
+        ("a.xlsx", files.workbook, "xl/worksheets/sheet2.xml"),
+    ],
+)
+def test_a_missing_slide_or_sheet_costs_that_one_only(
+    tmp_path: Path, name: str, write: Callable[[Path], Path], part: str
+) -> None:
+    parsed = parse(replace_part(write(tmp_path / name), part, None), name)
+    assert parsed.blocks
+    assert any(note.startswith("incomplete") and part in note for note in parsed.notes)
+
+
+def test_a_chapter_that_ends_in_its_middle_is_read_and_noted(tmp_path: Path) -> None:
+    path = tmp_path / "a.epub"
+    container = "<container><rootfiles><rootfile full-path='b.opf'/></rootfiles></container>"
+    package = "<package><manifest><item id='c' href='c.xhtml'/></manifest><spine><itemref idref='c'/></spine></package>"
+    chapter = "<html><body><p>Before the end.</p><p>And the"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in (("META-INF/container.xml", container), ("b.opf", package), ("c.xhtml", chapter)):
+            archive.writestr(name, text)
+    parsed = parse(path, path.name)
+    assert "Before the end." in parsed.text
+    assert parsed.notes == ("incomplete: the end of a chapter is missing: 'c.xhtml'",)

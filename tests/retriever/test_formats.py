@@ -343,11 +343,23 @@ def test_html_inside_markdown_is_read_as_html(tmp_path: Path) -> None:
         ("cp1250", "Pracownicy mają prawo do urlopu; każdy, także początkujący."),
         ("cp1254", "Çalışanların yıllık izin hakkı yirmi gündür."),
         ("cp1252", "Größe der Öffnung: drei Ellen"),
+        ("cp1252", "Größe;Preis\nGröße M;5\nGröße L;6"),
+        ("cp1252", "•First item, £5 each\n•Second item, 3 m²"),
+        ("cp932", "品名,単価,在庫\nボルト,1200円,35\n座金㈱,80円,1200\nナット①,45円,不明"),
+        ("cp950", "電話,地址\n02-1234,台北"),
+        ("cp949", "품명,단가,재고\n볼트,1200원,창고\n너트,300원,현관\n베어링,15000원,주문중"),
         ("cp1252", "La dirección informó al empleado; ¿cuándo? Mañana."),
     ],
 )
 def test_legacy_encodings_are_recognised_by_their_text(tmp_path: Path, encoding: str, text: str) -> None:
     assert read(tmp_path / "a.txt", text.encode(encoding)).text == text
+
+
+def test_a_calendar_has_its_continued_lines_in_one(tmp_path: Path) -> None:
+    summary, place = "SUMMARY:General meet\r\n ing of the club", "LOCATION:Hall 7\\, Quay\\nNorth"
+    source = f"BEGIN:VCALENDAR\r\n{summary}\r\n{place}\r\nEND:VCALENDAR\r\n"
+    text = read(tmp_path / "a.ics", source.encode()).text
+    assert text.split("\n")[1:3] == ["SUMMARY:General meeting of the club", "LOCATION:Hall 7, Quay North"]
 
 
 def test_a_damaged_utf8_file_loses_only_the_damaged_characters(tmp_path: Path) -> None:

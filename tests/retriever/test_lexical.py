@@ -21,6 +21,7 @@ TEXTS = {
     "soft": "The co\u00adop\u00aderation ends on 2031-11-14.",
     "clause": "5.2 The fire watch stays.\n5.3 Nobody smokes.",
     "law": "Siehe § 437 BGB und 1 460 Kronen.",
+    "account": "Please pay to IBAN DE89 3704 0044 0532 0130 00 or call +47 22 00 11 22.",
     "chinese": "二〇三一年四月一日起废止，六万元以上须比价。",
 }
 
@@ -57,6 +58,9 @@ def chunks_of(name: str, text: str) -> list[Chunk]:
         ("November 14, 2031", "soft"),
         ("clause 5.2", "clause"),
         ("§ 437", "law"),
+        ("DE89370400440532013000", "account"),
+        ("de89 3704 0044 0532 0130 00", "account"),
+        ("4722001122", "account"),
         ("1460", "law"),
         ("1,460 crowns", "law"),
         ("2031年4月1日", "chinese"),

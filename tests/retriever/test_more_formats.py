@@ -251,7 +251,7 @@ def test_rtf_keeps_notes_headers_links_and_tables_and_counts_what_it_cannot(tmp_
         r"\f0 \'b9\'f8\'c2\'af {\footnote Note text.} and {\*\annotation Remark.}more\par"
         r"{\field{\*\fldinst {HYPERLINK "
         r'"https://a.example.org/x"}}{\fldrslt {the form}}}\par'
-        r"\trowd A\cell B\cell\row\trowd 1\cell\cell\row\pard after{\pict\pngblip 00ff}{\v hidden}\par}"
+        r"\trowd A\cell B\cell\row\trowd 1\cell\cell\row\pard after{\pict\pngblip 00ff}{\b\v\fs20 hidden}\par}"
     )
     parsed = read(tmp_path / "a.rtf", source)
     assert "锅炉" in parsed.text
@@ -262,6 +262,68 @@ def test_rtf_keeps_notes_headers_links_and_tables_and_counts_what_it_cannot(tmp_
     assert "A | B\n1 |" in texts_of(parsed)
     assert parsed.notes == ("text in pictures was not read: 1 pictures", "hidden and deleted texts were not read: 1")
     assert refuse(tmp_path / "b.rtf", "plain text")[0] == "DOCUMENT_BROKEN"
+
+
+def test_opendocument_text_that_its_style_hides_is_counted_and_not_read(tmp_path: Path) -> None:
+    style = (
+        "<style:style style:name='T1' style:family='text'><style:text-properties text:display='none'/></style:style>"
+    )
+    body = "<text:p>shown <text:span text:style-name='T1'>secret</text:span> text</text:p>"
+    parsed = parse(office_files.open_package(tmp_path / "a.odt", "text", body, style), "a.odt")
+    assert (parsed.text, parsed.notes) == ("shown  text", ("hidden texts were not read: 1",))
+
+
+def test_the_table_of_an_opendocument_chart_has_its_numbers_only(tmp_path: Path) -> None:
+    cell = "<table:table-cell><text:p>%s</text:p><draw:g><svg:desc>Sheet.B1:B1</svg:desc></draw:g></table:table-cell>"
+    rows = "".join(f"<table:table-row>{cell % a}{cell % b}</table:table-row>" for a, b in (("", "Crew"), ("Vega", 12)))
+    space = "urn:oasis:names:tc:opendocument:xmlns:chart:1.0"
+    chart = f"<chart:chart xmlns:chart='{space}'><table:table>{rows}</table:table></chart:chart>"
+    with zipfile.ZipFile(office_files.open_package(tmp_path / "chart.odt", "chart", chart)) as package:
+        content = package.read("content.xml")
+    body = "<text:p><draw:frame><draw:object xlink:href='./Object 1'/></draw:frame></text:p>"
+    path = office_files.open_package(tmp_path / "a.odt", "text", body)
+    with zipfile.ZipFile(path, "a") as package:
+        package.writestr("Object 1/content.xml", content)
+    assert texts_of(parse(path, "a.odt")) == ["| Crew\nVega | 12"]
+
+
+RTF_HEAD = r"{\rtf1\ansi{\stylesheet{\s1\sb240\b heading 1;}{\s9\qc Title;}{\s2\fs20 text;}}"
+
+
+def test_rtf_cells_of_paragraphs_stay_in_their_row(tmp_path: Path) -> None:
+    row = r"{\trowd\cellx2000\cellx4000{{\pard\intbl %s\par}\cell}{{\pard\intbl %s\par}\cell}\intbl\row}"
+    source = RTF_HEAD + row % ("Model", "Flow") + row % (r"P-100\par big", "12.5") + r"{\pard after\par}}"
+    assert texts_of(read(tmp_path / "a.rtf", source)) == ["Model | Flow\nP-100 big | 12.5", "after"]
+
+
+def test_rtf_merged_cells_repeat_their_text_below_their_headings(tmp_path: Path) -> None:
+    source = (
+        RTF_HEAD + r"\trowd\cellx6000\pard\intbl Rates\cell\row"
+        r"\trowd\cellx2000\cellx4000\cellx6010\pard\intbl Zone\cell Day\cell Night\cell\row"
+        r"\trowd\clvmgf\cellx2000\cellx4000\cellx6000\pard\intbl North\cell 10\cell 20\cell\row"
+        r"\trowd\clvmrg\cellx2000\cellx6000\pard\intbl\cell 12\cell\row"
+        r"\trowd\cellx3000\cellx5000\pard\intbl Ship\cell Crew\cell\row"
+        r"\trowd\cellx3000\cellx5000\pard\intbl Vega\cell 9\cell\row}"
+    )
+    assert texts_of(read(tmp_path / "a.rtf", source)) == [
+        "Rates",
+        "Zone | Day | Night\nNorth | 10 | 20\nNorth | 12 | 12",
+        "Ship | Crew\nVega | 9",
+    ]
+
+
+def test_rtf_headings_are_those_of_its_styles_and_outline_levels(tmp_path: Path) -> None:
+    source = (
+        RTF_HEAD + r"\pard\s9 Manual\par\pard\s1 Costs\par\pard\s2 Text.\par\pard\outlinelevel1 Fees\par\pard 5\par}"
+    )
+    blocks = read(tmp_path / "a.rtf", source).blocks
+    assert [(block.text, block.level) for block in blocks] == [
+        ("Manual", 1),
+        ("Costs", 2),
+        ("Text.", 0),
+        ("Fees", 3),
+        ("5", 0),
+    ]
 
 
 def test_json_on_one_line_is_formatted_without_loss(tmp_path: Path) -> None:
@@ -362,7 +424,7 @@ def test_a_broken_part_of_an_office_file_costs_only_that_part(tmp_path: Path) ->
                 archive.writestr(name, b"<broken" if name == "word/comments.xml" else source.read(name))
     parsed = read(broken)
     assert "plain text" in parsed.text
-    assert "the part word/comments.xml is broken and was not read" in parsed.notes
+    assert "incomplete: damaged parts of the file were not read: word/comments.xml" in parsed.notes
     assert "parts that the file refers to are missing in it: 1" in parsed.notes
 
 

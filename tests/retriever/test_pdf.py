@@ -8,11 +8,12 @@ from pathlib import Path
 import pypdfium2
 import pytest
 from reportlab.lib import colors
-from reportlab.lib.styles import getSampleStyleSheet
+from reportlab.lib.styles import ParagraphStyle, getSampleStyleSheet
 from reportlab.pdfgen.canvas import Canvas
-from reportlab.platypus import Paragraph, SimpleDocTemplate, Table, TableStyle
+from reportlab.platypus import Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
 
 from bench.reading.tables import Case, cases, score
+from mcp_servers.folding import fold_text
 from mcp_servers.retriever.chunking import chunk_document
 from mcp_servers.retriever.document import ParsedDocument, split_row
 from mcp_servers.retriever.errors import DocumentError
@@ -215,3 +216,127 @@ def test_cells_in_different_columns_are_never_put_below_each_other(tmp_path: Pat
             canvas.drawString(60 + 120 * column, 700 - 20 * row, cell)
     canvas.save()
     assert rows_of(read(tmp_path / "a.pdf")) == [("Pump", "", "12.50"), ("Valve", "40", "")]
+
+
+def write_named(path: Path, drawing: bytes, names: dict[int, str]) -> Path:
+    """Write a page whose font gives Unicode characters for some codes only, as fonts of TeX and bullets do."""
+    lines = "".join(f"<{code:02x}> <{name.encode('utf-16-be').hex()}>\n" for code, name in names.items())
+    mapping = f"begincmap 1 begincodespacerange <00> <ff> endcodespacerange {len(names)} beginbfchar\n{lines}endbfchar"
+    objects = [
+        b"<</Type/Catalog/Pages 2 0 R>>",
+        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 600 800]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>",
+        b"<</Length %d>>stream\n%s\nendstream" % (len(drawing), drawing),
+        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding/ToUnicode 6 0 R>>",
+        b"<</Length %d>>stream\n%s\nendstream" % (len(mapping), mapping.encode()),
+    ]
+    body = b"".join(b"%d 0 obj\n%s\nendobj\n" % (number, content) for number, content in enumerate(objects, 1))
+    path.write_bytes(b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R/Size 7>>\n%%EOF\n")
+    return path
+
+
+def test_ligatures_that_are_control_characters_do_not_divide_words(tmp_path: Path) -> None:
+    drawing = b"BT /F 12 Tf 50 700 Td (an e\\001cient o\\002er for \\003re\\003ghting) Tj ET"
+    parsed = read(write_named(tmp_path / "a.pdf", drawing, {1: "\x1e", 2: "\x1b", 3: "\x1c"}))
+    assert fold_text(parsed.text) == "an efficient offer for firefighting"
+
+
+def test_a_ligature_of_arabic_has_its_letters_in_order(tmp_path: Path) -> None:
+    drawing = b"BT /F 12 Tf 50 700 Td (abc defa) Tj ET"  # from left to right, as a page is drawn
+    names = {"a": "م", "b": "\u0644\u0627", "c": "س", "d": "ب", "e": "\u0644", "f": "\u0627"}
+    parsed = read(write_named(tmp_path / "a.pdf", drawing, {ord(code): name for code, name in names.items()}))
+    assert parsed.text == "مالب س\u0644\u0627م"
+
+
+def test_items_with_the_bullets_of_word_are_a_list_and_neither_table_nor_heading(tmp_path: Path) -> None:
+    items = b"".join(b"BT /F 12 Tf 50 %d Td (x) Tj 40 0 Td (Item %d) Tj ET\n" % (600 - 14 * at, at) for at in range(3))
+    large = b"BT /F 18 Tf 50 700 Td (x Large item) Tj ET\n"
+    parsed = read(write_named(tmp_path / "a.pdf", large + items, {120: "\uf0b7"}))
+    assert [(block.kind, block.text) for block in parsed.blocks] == [
+        ("prose", f"• {text}") for text in ("Large item", "Item 0", "Item 1", "Item 2")
+    ]
+
+
+def test_words_behind_a_raised_number_stay_in_their_order(tmp_path: Path) -> None:
+    drawing = (
+        b"BT /F 12 Tf 50 700 Td (five configurations) Tj /F 7 Tf 96.7 4.4 Td (1) Tj /F 12 Tf 4 -4.4 Td (. In\\001) Tj"
+        b" -100.7 -14 Td (ternationalization is) Tj ET"
+    )
+    parsed = read(write_named(tmp_path / "a.pdf", drawing, {1: "\xad"}))
+    assert parsed.text == "five configurations¹ . Internationalization is"
+
+
+def test_headings_centred_over_columns_without_rules_are_joined_with_the_header(tmp_path: Path) -> None:
+    rows = [[f"Region {number}", "1.2", "1.3", "1.4", "1.5"] for number in range(4)]
+    header = [["", "2030", "", "2031", ""], ["Region", "H1", "H2", "H1", "H2"]]
+    style = TableStyle([("SPAN", (1, 0), (2, 0)), ("SPAN", (3, 0), (4, 0)), ("ALIGN", (1, 0), (-1, -1), "CENTER")])
+    SimpleDocTemplate(str(tmp_path / "a.pdf")).build([Table([*header, *rows], style=style)])
+    joined = ("Region", "2030 H1", "2030 H2", "2031 H1", "2031 H2")
+    assert rows_of(read(tmp_path / "a.pdf")) == [joined, *map(tuple, rows)]
+
+
+WORDS = ("anchor", "bollard", "cable", "drum", "engine", "fender", "gasket", "horn", "ladder", "pump", "rope", "winch")
+
+
+def near_rows(count: int) -> list[list[str]]:
+    """Rows with a code, a text of one or two lines, a number that is sometimes missing, and a price."""
+    rows = []
+    for at in range(count):
+        words = [WORDS[(at * 7 + place * 5 + place * place) % len(WORDS)] for place in range(3 + at % 4 * 4)]
+        rows.append([f"PX-{1000 + 7 * at}", " ".join(words), "" if at % 5 == 4 else str(3 * at), f"{at * 41.5:,.2f}"])
+    return rows
+
+
+@pytest.mark.parametrize("ruled", [False, True])
+def test_cells_as_near_as_words_are_divided_where_no_word_stands(tmp_path: Path, ruled: bool) -> None:
+    text = ParagraphStyle("cell", fontName="Helvetica", fontSize=10, leading=12)
+    rows = near_rows(20)
+    cells = [[code, Paragraph(words, text), *numbers] for code, words, *numbers in rows]
+    style = TableStyle(
+        [
+            ("FONTSIZE", (0, 0), (-1, -1), 10),
+            ("LEFTPADDING", (0, 0), (-1, -1), 2),
+            ("RIGHTPADDING", (0, 0), (-1, -1), 3),
+            ("ALIGN", (2, 0), (-1, -1), "RIGHT"),
+            ("VALIGN", (0, 0), (-1, -1), "MIDDLE" if ruled else "TOP"),
+            *([("LINEBELOW", (0, 0), (-1, -1), 0.5, colors.grey)] if ruled else []),
+        ]
+    )
+    header = ["Code", "Name", "Stock", "Price"]
+    table = Table([header, *cells], style=style, colWidths=[45, 190, 30, 42])
+    above, below = Paragraph("The prices of the year are net.", text), Paragraph("Net.", text)
+    SimpleDocTemplate(str(tmp_path / "a.pdf")).build([above, Spacer(1, 20), table, Spacer(1, 8), below])
+    parsed = read(tmp_path / "a.pdf")
+    assert [row for row in rows_of(parsed) if row != tuple(header)] == [tuple(row) for row in rows]
+    assert rows_of(parsed)[0] == tuple(header)
+    assert [block.text for block in parsed.blocks if block.kind != "table"] == [above.text, below.text]
+
+
+def test_lines_of_running_text_are_not_divided_into_columns(tmp_path: Path) -> None:
+    normal = getSampleStyleSheet()["Normal"]
+    texts = [" ".join(WORDS[(at * at + place * 3) % len(WORDS)] for place in range(60)) for at in range(6)]
+    SimpleDocTemplate(str(tmp_path / "a.pdf")).build([Paragraph(text, normal) for text in texts])
+    parsed = read(tmp_path / "a.pdf")
+    assert {block.kind for block in parsed.blocks} == {"prose"}
+    assert " ".join(block.text for block in parsed.blocks) == " ".join(texts)
+
+
+def test_a_row_divided_by_the_end_of_a_page_does_not_become_a_header(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+
+    def draw(y: int, *cells: str) -> None:
+        for x, cell in zip((60, 200, 400), cells, strict=True):
+            canvas.drawString(x, y, cell)
+
+    draw(760, "Item", "Kind", "Price")
+    for number in range(5):
+        draw(740 - 20 * number, f"IT-{number}", "Steel plate, galvanised,", f"{number}.50")
+    canvas.showPage()
+    draw(760, "", "for outdoor use", "")
+    for number in range(5, 10):
+        draw(840 - 20 * number, f"IT-{number}", "Steel plate, galvanised,", f"{number}.50")
+    canvas.save()
+    tables = [block for block in read(tmp_path / "a.pdf").blocks if block.kind == "table"]
+    assert [block.text.partition("\n")[0] for block in tables] == ["Item | Kind | Price"] * 2
+    assert tables[1].page == 2
+    assert "IT-5 | Steel plate, galvanised, | 5.50" in tables[1].text

@@ -8,6 +8,7 @@ import docx
 import openpyxl
 import pptx
 import pytest
+from lxml import etree
 from openpyxl.cell.rich_text import CellRichText, TextBlock
 from openpyxl.cell.text import InlineFont
 from pptx.util import Inches
@@ -108,8 +109,10 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "a.odt": write_open_text,
     "a.pdf": write_page,
     "a.html": lambda path: path.write_text("<p>The fee is 45<sup><a href='#n1'>1</a></sup> EUR"),
+    "link.html": lambda path: path.write_text("<p>The fee is <b>45</b><a href='notes.html#n1'><span>1</span></a> EUR"),
     "a.md": lambda path: path.write_text("The fee is **45**<sup>1</sup> EUR"),
     "a.rtf": write_rtf,
+    "inside.rtf": lambda path: path.write_text(r"{\rtf1\ansi The fee is 45\super\fs12 1\nosupersub  EUR}"),
 }
 
 
@@ -127,7 +130,7 @@ def test_a_footnote_mark_is_not_a_digit_of_the_number_before_it(tmp_path: Path, 
     ("source", "text"),
     [
         ("<p>東<ruby>京<rp>(</rp><rt>きょう</rt><rp>)</rp></ruby>都に<b>行く</b>", "東京都に行く (きょう)"),
-        ("<p>A <del>short</del> <ins>long</ins> <my-term>key</my-term>word", "A short long keyword"),
+        ("<p>A <del>short</del> <ins>long</ins> <my-term>key</my-term>word", "A ~~short~~ long keyword"),
         ("<p>Put <button>Save</button> beside <picture><img alt=Logo></picture>", "Put Save beside Logo"),
         ("<p>So <math><mi>x</mi><mo>=</mo><mn>2</mn></math>.", "So x = 2."),
         (
@@ -155,3 +158,49 @@ def test_words_hyphenated_at_a_line_end_are_joined(tmp_path: Path) -> None:
     ]
     path = pdf(tmp_path / "a.pdf", [[(11, line) for line in lines]])
     assert read(path) == "The state-of-the-art boiler needs maintenance, pages 10-12, and lasts long."
+
+
+HALF = "<m:f><m:num><m:r><m:t>1</m:t></m:r></m:num><m:den><m:r><m:t>2</m:t></m:r></m:den></m:f>"
+POWER = "<m:sSup><m:e><m:r><m:t>10</m:t></m:r></m:e><m:sup><m:r><m:t>\u22126</m:t></m:r></m:sup></m:sSup>"
+OMML = (
+    "<m:oMath xmlns:m='http://schemas.openxmlformats.org/officeDocument/2006/math'>"
+    f"{HALF}<m:r><m:t>+</m:t></m:r>{POWER}</m:oMath>"
+)
+MATHML = (
+    "<math xmlns='http://www.w3.org/1998/Math/MathML'><semantics><mrow><mfrac><mn>1</mn><mn>2</mn></mfrac><mo>+</mo>"
+    "<msup><mn>10</mn><mrow><mo>\u2212</mo><mn>6</mn></mrow></msup></mrow>"
+    "<annotation>{1} over {2} + 10^{-6}</annotation></semantics></math>"
+)
+
+
+def write_formula(path: Path) -> None:
+    document = docx.Document()
+    document.add_paragraph("Use ")._p.append(etree.fromstring(OMML))
+    document.save(str(path))
+
+
+def write_formula_on_slide(path: Path) -> None:
+    slides = pptx.Presentation()
+    slide = slides.slides.add_slide(slides.slide_layouts[6])
+    frame = slide.shapes.add_textbox(0, 0, 10**6, 10**6).text_frame
+    frame.text = "Use "
+    frame.paragraphs[0]._p.append(etree.fromstring(f"<a14:m xmlns:a14='http://a'>{OMML}</a14:m>"))
+    slides.save(str(path))
+
+
+def write_open_formula(path: Path) -> None:
+    frame = "<draw:frame><draw:object xlink:href='./Formula-0'/></draw:frame>"
+    open_package(path, "text", f"<text:p>Use {frame}</text:p>")
+    with zipfile.ZipFile(path, "a") as package:
+        package.writestr("Formula-0/content.xml", MATHML)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [("a.docx", write_formula), ("a.pptx", write_formula_on_slide), ("a.odt", write_open_formula)],
+)
+def test_the_parts_of_a_formula_are_not_read_as_one_number(
+    tmp_path: Path, name: str, write: Callable[[Path], None]
+) -> None:
+    write(tmp_path / name)
+    assert "1/2+10⁻⁶" in read(tmp_path / name)

@@ -2,9 +2,11 @@
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 import docx
 import openpyxl
+import pptx
 import pytest
 from openpyxl.comments import Comment
 from reportlab.lib.pagesizes import A4, landscape
@@ -48,6 +50,38 @@ def test_group_headings_are_joined_with_the_header_below_them_and_data_is_not(
     assert list(joined_header) == header
     is_joined = header != rows[0]
     assert row_count == (len(rows) - 1 if is_joined else 1)
+
+
+def word_table(rows: list[list[str]]) -> Any:
+    document = docx.Document()
+    table = document.add_table(len(rows), len(rows[0]))
+    for position, text in enumerate(text for row in rows for text in row):
+        table.cell(position // len(rows[0]), position % len(rows[0])).text = text
+    return document, table
+
+
+def test_a_title_over_a_table_is_not_the_header_of_its_rows(tmp_path: Path) -> None:
+    rows = [["Fees of 2031", "", ""], ["Berth", "Day", "Week"], ["A", "10", "60"]]
+    document, table = word_table(rows)
+    table.cell(0, 0).merge(table.cell(0, 2))
+    document.save(str(tmp_path / "a.docx"))
+    cells = "<tr><th>Berth<th>Day<th>Week<tr><td>A<td>10<td>60</table>"
+    (tmp_path / "a.html").write_text(f"<table><tr><td colspan=3>Fees of 2031{cells}")
+    (tmp_path / "b.html").write_text(f"<table><caption>Fees of 2031</caption>{cells}")
+    slides = pptx.Presentation()
+    frame = slides.slides.add_slide(slides.slide_layouts[6]).shapes.add_table(3, 3, 0, 0, 10**6, 10**6).table
+    for position, text in enumerate(text for row in rows for text in row):
+        frame.cell(position // 3, position % 3).text = text
+    frame.cell(0, 0).merge(frame.cell(0, 2))
+    slides.save(str(tmp_path / "a.pptx"))
+    for name in ("a.docx", "a.html", "b.html", "a.pptx"):
+        texts = [block.text for block in parse(tmp_path / name, name).blocks if block.kind != "heading"]
+        assert texts == ["Fees of 2031", "Berth | Day | Week\nA | 10 | 60"], name
+
+
+def test_a_name_over_two_columns_of_properties_stays_in_the_table(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<table><tr><th colspan=2>Vega<tr><th>Owner<td>Acme<tr><th>Speed<td>21 kn</table>")
+    assert parse(tmp_path / "a.html", "a.html").text == "Vega |\nOwner | Acme\nSpeed | 21 kn"
 
 
 def test_each_group_of_rows_has_the_joined_header_in_sheets_and_letters(tmp_path: Path) -> None:
@@ -191,3 +225,43 @@ def test_an_unclosed_quotation_mark_loses_no_row(tmp_path: Path) -> None:
         "the quotation mark in line 2",
         "the quotation mark in line 6",
     ]
+
+
+def test_struck_out_text_is_marked_and_does_not_join_the_text_behind_it(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<p>The limit is <del>40</del><ins>55</ins> bar, <s>5 <b>EUR</b></s> 4 EUR")
+    document = docx.Document()
+    paragraph = document.add_paragraph("The limit is ")
+    paragraph.add_run("40").font.strike = True
+    paragraph.add_run("55 bar, ")
+    paragraph.add_run("5 EUR").font.double_strike = True
+    paragraph.add_run(" 4 EUR")
+    document.save(str(tmp_path / "a.docx"))
+    for name in ("a.html", "a.docx"):
+        assert parse(tmp_path / name, name).text == "The limit is ~~40~~55 bar, ~~5 EUR~~ 4 EUR"
+
+
+def test_a_second_table_of_numbers_with_units_has_its_own_header(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    rows: list[list[object]] = [
+        ["Ship", "Crew"],
+        ["Vega", 12],
+        ["Lyra", 9],
+        [],
+        ["Port", "Depth"],
+        ["Oslo", "9 m"],
+        ["Rome", "7 m"],
+    ]
+    for row in rows:
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    texts = [block.text for block in parse(tmp_path / "a.xlsx", "a.xlsx").blocks if block.kind == "table"]
+    assert texts == ["Ship | Crew\nVega | 12\nLyra | 9", "Port | Depth\nOslo | 9 m\nRome | 7 m"]
+
+
+def test_groups_of_names_below_one_header_stay_one_table(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    for row in (["Name", "Town"], ["Ann", "Oslo"], ["Ben", "Bonn"], [], ["Cleo", "Rome"], ["Dan", "Nice"]):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    texts = [block.text for block in parse(tmp_path / "a.xlsx", "a.xlsx").blocks if block.kind == "table"]
+    assert texts == ["Name | Town\nAnn | Oslo\nBen | Bonn\nCleo | Rome\nDan | Nice"]

@@ -22,6 +22,8 @@ _ENCRYPTION = "META-INF/encryption.xml"
 _FONT_ALGORITHMS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 """Algorithms that obfuscate only fonts, not text."""
 _PAGES = ("application/xhtml+xml", "text/html", "image/svg+xml", "application/x-dtbook+xml", "text/x-oeb1-document")
+_END_BYTES = 1_000
+"""Bytes at the end of a chapter that contain the end of its page."""
 MAX_CHAPTERS = 10_000
 
 
@@ -59,12 +61,7 @@ def _read_book(archive: zipfile.ZipFile) -> ParsedDocument:
         elif item is not None and item.get("media-type", _PAGES[0]) not in _PAGES:
             notes.append(f"a chapter of the kind {item.get('media-type', '')[:60]!r} was not read")
         else:
-            try:
-                data = archive.read(name)
-            except DAMAGED_MEMBER:
-                notes.append(f"a chapter is damaged and was not read: {name[:80]!r}")
-                continue
-            page = html_parts(decode_html(data), is_chapter=True)
+            page = _read_chapter(archive, name)
             notes += page.notes
             if page.blocks and name in labels and not any(block.kind == "heading" for block in page.blocks):
                 blocks.append(heading(labels[name], 2))
@@ -81,6 +78,17 @@ def _read_book(archive: zipfile.ZipFile) -> ParsedDocument:
     if not blocks:
         about = []  # a title without text is not a book
     return ParsedDocument((*about, *blocks), notes=tuple(dict.fromkeys(notes)), date=latest_date(*dates))
+
+
+def _read_chapter(archive: zipfile.ZipFile, name: str) -> ParsedDocument:
+    try:
+        data = archive.read(name)
+    except DAMAGED_MEMBER:
+        return ParsedDocument((), notes=(f"a chapter is damaged and was not read: {name[:80]!r}",))
+    page = html_parts(decode_html(data), is_chapter=True)
+    if b"</html" in data[-_END_BYTES:].lower() or not name.endswith(("html", "htm")):
+        return page
+    return replace(page, notes=(*page.notes, f"incomplete: the end of a chapter is missing: {name[:80]!r}"))
 
 
 def _inside(folder: str, href: str) -> str | None:
@@ -116,7 +124,7 @@ def _labels(archive: zipfile.ZipFile, manifest: Json, folder: str) -> dict[str, 
             continue
         try:
             root = parse_xml(archive.read(name))
-        except etree.XMLSyntaxError:
+        except (etree.XMLSyntaxError, *DAMAGED_MEMBER):
             continue
         for href, words in _entries(root):
             target = _inside(posixpath.dirname(name), href)

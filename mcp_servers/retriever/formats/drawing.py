@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mcp_servers.retriever.document import Block, row_groups
+from mcp_servers.retriever.document import Block, blocks_of_table, spread
+from mcp_servers.retriever.formats.formulas import formula_text
 from mcp_servers.retriever.formats.number_formats import plain_number, show_number
 from mcp_servers.retriever.formats.package import Parts
 from mcp_servers.retriever.formats.text import to_superscript, with_address
@@ -82,7 +83,9 @@ def _paragraph_text(paragraph: Any, parts: Parts, part: str) -> str:
             pieces.append("\n")
         elif name == "fld" and child.get("type") == _PAGE_FIELD:
             continue
-        elif name in ("r", "fld", "m", "oMath", "oMathPara"):
+        elif name in ("m", "oMath", "oMathPara"):
+            pieces.append(formula_text(child))
+        elif name in ("r", "fld"):
             text = "".join(run.text or "" for run in child.iter("{*}t"))
             properties = child.find(f"{_A}rPr")
             if properties is not None and re.fullmatch(r"0*[1-9]\d*%?", properties.get("baseline", "")):
@@ -192,7 +195,7 @@ def read_drawing(parts: Parts, name: str, page: int | None = None) -> Iterator[B
 
 def _blocks(rows: list[list[str]], page: int | None) -> Iterator[Block]:
     if any(cell.strip() for row in rows for cell in row):
-        yield from (Block("table", text, page=page) for _, _, text in row_groups(rows))
+        yield from blocks_of_table(rows, page)
 
 
 def _table_rows(table: Any, parts: Parts, part: str) -> list[list[str]]:
@@ -210,7 +213,8 @@ def _table_rows(table: Any, parts: Parts, part: str) -> list[list[str]]:
                 text = " ".join(line.strip() for line in text_lines(cell, parts, part))
             above[column] = text
             cells.append(text)
-        rows.append(cells)
+        alone = len(cells) > 1 and all(cell.get("hMerge") in ("1", "true") for cell in row.findall(f"{_A}tc")[1:])
+        rows.append(spread(cells[0], len(cells), alone=True) if alone else cells)
     return rows
 
 

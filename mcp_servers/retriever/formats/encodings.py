@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 
 _HIGH_RUNS = re.compile(rb"[\x80-\xff]+")
+_GERMAN_PAIRS = re.compile(b"[\xe4\xf6\xfc]\xdf")
+"""The only adjacent accents of a Latin script, as in "Größe"."""
 _ALONE = 1.7
 """Mean length of runs of high bytes below which text is Latin: accents stand alone, other scripts form runs."""
 
@@ -22,6 +24,13 @@ _RUNS_OF_ACCENTS = 0.5
 _SPACED = 0.15
 """Bonus for Korean if the text has spaces between words; Chinese and Japanese have none."""
 
+_HANGUL = range(0xB0, 0xC9)
+"""First bytes of all Korean syllables, and of about half of the Chinese characters in a text."""
+_HANGUL_ONLY = 0.3
+"""Bonus for Korean if there are only such characters: words of a table have no endings that occur in `_COMMON`."""
+_MANY = 24
+"""Minimum number of high bytes for that bonus."""
+
 _PAIRS = re.compile(rb"(?:[\xa1-\xa3\xb0-\xd7][\xa1-\xfe])+")
 """Frequent characters of Chinese, Japanese and Korean, two bytes each."""
 _CHANCE = 6
@@ -30,9 +39,9 @@ _PAIRED = 0.75
 """Factor on single-byte scripts if all high bytes form pairs that are frequent two-byte characters."""
 
 _LATIN = {
-    "cp1252": "éèàäöüçáíóñ¿¡úêâôîûëïßåæãõœøùìòÉÈÀÄÖÜÁÍÓÑÊÇÅØÆ’“”–—«»„…€§°·‘´\xa0",
-    "cp1250": "áíéřěýčžšůúťňďłąęóśćżźńőűäöüăâșțîŘČŽŠÁÍÉĚŮŁŚŻÓÖÜ„”“–’\xa0",
-    "cp1254": "ıiğşüçöİŞÇÜÖĞâî’“”–\xa0",
+    "cp1252": "éèàäöüçï£áíóñ¿¡úêâôîûëßåæãõœøùìòÉÈÀÄÖÜÁÍÓÑÊÇÅØÆ’“”–—«»„…€§°·‘´\xa0•µ²³×½¼©®™",
+    "cp1250": "áíéřěýčžšůúťňďłąęóśćżźńőűäöüăâșțîŘČŽŠÁÍÉĚŮŁŚŻÓÖÜ„”“–’\xa0•",
+    "cp1254": "ıiğşüçöİŞÇÜÖĞâî’“”–\xa0•",
 }
 _OTHER_SCRIPTS = {
     "cp1251": "оеаинтсрвлкмдпуяыьгзбчйхжшюцщэфъёїієґОЕАИНТСРВЛКМДП«»–—№“”\xa0",
@@ -57,10 +66,14 @@ def guess(sample: bytes) -> str:
     runs = _HIGH_RUNS.findall(sample)
     high = sum(map(len, runs))
     latin = {name: _letters(sample, name, frequent, _LATIN_RANK_WEIGHT) for name, frequent in _LATIN.items()}
-    if has_lone_accents(sample):
-        return max(latin, key=lambda name: latin[name])
     wide = {name: _wide(sample, name, weigh) for name, weigh in _WIDE.items()}
-    wide["euc_kr"] += _SPACED if sample.count(b" ") > high / 16 else 0.0
+    if has_lone_accents(sample):
+        # In these encodings, the second byte of a character may be one of ASCII.
+        latin |= {name: wide[name] for name in ("cp932", "cp950")}
+        return max(latin, key=lambda name: latin[name])
+    wide["cp949"] += _SPACED if sample.count(b" ") > high / 16 else 0.0
+    hangul = sum(lead in _HANGUL for run in runs for lead in run[::2])
+    wide["cp949"] += _HANGUL_ONLY if high >= _MANY and hangul * 2 == high else 0.0
     others = {name: _letters(sample, name, frequent, _RANK_WEIGHT) for name, frequent in _OTHER_SCRIPTS.items()}
     if high > _CHANCE and all(map(_PAIRS.fullmatch, runs)):
         others = {name: score * _PAIRED for name, score in others.items()}
@@ -71,7 +84,7 @@ def guess(sample: bytes) -> str:
 
 def has_lone_accents(line: bytes) -> bool:
     """Return whether the bytes beyond ASCII stand alone, as accents of Latin letters do."""
-    runs = _HIGH_RUNS.findall(line)
+    runs = _HIGH_RUNS.findall(_GERMAN_PAIRS.sub(b"\xdf", line))
     return sum(map(len, runs)) < _ALONE * len(runs)
 
 
@@ -113,7 +126,7 @@ def _big5(lead: int, trail: int) -> float:
 def _shift_jis(lead: int, trail: int) -> float:
     if lead in (0x82, 0x83):
         return 0.9
-    return 0.6 if 0x88 <= lead <= 0x97 or lead == 0x81 else 0.0
+    return 0.6 if 0x87 <= lead <= 0x97 or lead == 0x81 else 0.0
 
 
 def _euc_jp(lead: int, trail: int) -> float:
@@ -128,8 +141,8 @@ def _euc_kr(lead: int, trail: int) -> float:
 
 _WIDE: dict[str, Weigh] = {
     "gb18030": _gb,
-    "big5": _big5,
-    "shift_jis": _shift_jis,
+    "cp950": _big5,
+    "cp932": _shift_jis,
     "euc_jp": _euc_jp,
-    "euc_kr": _euc_kr,
+    "cp949": _euc_kr,
 }

@@ -7,11 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urljoin
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, full_rows, heading, row_groups, spread
+from mcp_servers.retriever.document import (
+    Block,
+    ParsedDocument,
+    ParseLimits,
+    blocks_of_table,
+    full_rows,
+    heading,
+    spread,
+)
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html_tokens import EndTag, StartTag, tokens
 from mcp_servers.retriever.formats.numbering import show_count
-from mcp_servers.retriever.formats.text import decode_as, to_superscript, with_address
+from mcp_servers.retriever.formats.text import decode_as, strike_out, to_superscript, with_address
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,30})", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"\s*<\?xml[^>]{0,100}encoding\s*=\s*[\"']([\w-]{2,30})", re.IGNORECASE)
@@ -38,6 +46,9 @@ Source: https://html.spec.whatwg.org/multipage/rendering.html#flow-content-3, an
 """
 _FORMULA = frozenset({"mi", "mn", "mo", "ms", "mtext"})
 """Elements of MathML with text."""
+_STRUCK = frozenset({"del", "s", "strike"})
+_NOTE_MARK = re.compile(r"\s*\d{1,3}\s*")
+"""Text of a link to a footnote."""
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _OPEN_ENDED = frozenset({"p", "li", "dt", "dd", "td", "th", "tr", "option"})
 """Elements whose end tag may be left out."""
@@ -127,6 +138,8 @@ class _Table:
     """Columns and rows of the cell that is open."""
     alone: list[bool] = field(default_factory=list)
     """Whether a row consists of one cell over several columns."""
+    titles: list[str] = field(default_factory=list)
+    """The caption, and other text before the first row."""
 
     def begin_row(self) -> None:
         self._fill()
@@ -135,7 +148,7 @@ class _Table:
         self.column = 0
 
     def add(self, text: str) -> None:
-        """End the open cell, or add text between cells (a caption) as a separate row."""
+        """End the open cell, or add text between cells as a separate row."""
         columns, rows = self.open or (1, 1)
         if self.open is None or not self.rows:
             self.begin_row()
@@ -174,6 +187,8 @@ class _Builder:
         self._table: _Table | None = None
         self._link: tuple[str, int] | None = None
         """The address of the open link, and the start of its text in the open block."""
+        self._struck: int | None = None
+        """The start of struck out text in the open block."""
         self._inline = ("", 0)
         """The open raised text, reading or formula, and its start in the open block."""
         self._readings: list[str] = []
@@ -199,7 +214,7 @@ class _Builder:
             self._void(tag, attributes)
         elif tag == "a":
             self._end_link()
-            self._begin_link(attributes.get("href") or "")
+            self._begin_link(attributes)
         elif self._table is not None and tag != "table" and not re.fullmatch("h[1-6]", tag):
             self._in_table(self._table, tag, attributes)
         elif tag in _BLOCKS:
@@ -220,7 +235,7 @@ class _Builder:
         elif tag == "a":
             self._end_link()
         elif self._table is not None:
-            if tag in ("td", "th", "tr"):
+            if tag in ("td", "th", "tr", "caption"):
                 self._end_cell(self._table)
             elif tag == "table":
                 self._finish_table()
@@ -258,8 +273,10 @@ class _Builder:
             self._text.append(f" {attributes.get('value') or ''} ")
 
     def _begin_inline(self, tag: str, attributes: Mapping[str, str | None]) -> None:
-        """Process the start tag of a raised text, of the reading of characters (ruby) or of a formula."""
-        if tag in ("sup", "math", "rt", "rp", "rb"):
+        """Process the start tag of raised or struck out text, of the reading of characters (ruby) or of a formula."""
+        if tag in _STRUCK and self._struck is None:
+            self._struck = len(self._text)
+        elif tag in ("sup", "math", "rt", "rp", "rb"):
             self._end_reading()
             self._inline = tag, len(self._text)
             if tag == "math" and (words := attributes.get("alttext")):
@@ -278,6 +295,8 @@ class _Builder:
         if tag == "sup" and opened == "sup":
             self._text[start:] = [to_superscript("".join(self._text[start:]))]
             self._inline = "", 0
+        elif tag in _STRUCK:
+            self._end_struck()
         elif tag in ("rt", "rp", "ruby"):
             self._end_reading()
         elif tag == "annotation" and opened == "alttext":
@@ -296,9 +315,17 @@ class _Builder:
             self._readings += [reading] if reading and opened == "rt" else []
         self._inline = "", 0
 
+    def _end_struck(self) -> None:
+        start, self._struck = self._struck, None
+        if start is not None:
+            self._text[start:] = [strike_out("".join(self._text[start:]))]
+
     def _take_text(self) -> str:
         """Return the text of the open block or cell, and empty it."""
         self._end_reading()
+        if self._struck is not None:
+            self._end_struck()
+            self._struck = 0
         text = "".join(self._text)
         if self._readings:
             text = f"{text.rstrip()} ({' '.join(self._readings)})"
@@ -306,9 +333,9 @@ class _Builder:
         self._readings.clear()
         return text
 
-    def _begin_link(self, href: str) -> None:
+    def _begin_link(self, attributes: Mapping[str, str | None]) -> None:
         """Open a link. Addresses within the same site are left out in navigation."""
-        address = href.strip()
+        address = (attributes.get("href") or "").strip()
         is_outside = re.match(r"(?:[a-z][a-z0-9+.-]*:|//)", address, re.IGNORECASE) is not None
         if address and (is_outside or not self._navigation):
             with suppress(ValueError):  # an invalid address
@@ -320,7 +347,10 @@ class _Builder:
         if link is not None:
             address, start = link
             text = "".join(self._text[start:])
-            if text.strip():
+            before = "".join(self._text[max(start - 2, 0) : start])
+            if "#" in address and _NOTE_MARK.fullmatch(text) and before[-1:].strip():
+                self._text[start:] = [to_superscript(text)]  # of books and letters that raise it in a style sheet
+            elif text.strip():
                 self._text[start:] = [with_address(text, address)]
 
     def finish(self) -> list[Block]:
@@ -415,7 +445,9 @@ class _Builder:
         """Close the open cell, whose end tag is optional."""
         self._end_link()
         text = self._take_text()
-        if table.open is not None or text.strip():
+        if table.open is None and not table.rows:
+            table.titles += [text] if text.strip() else []
+        elif table.open is not None or text.strip():
             table.add(text)
 
     def _finish_table(self) -> None:
@@ -425,8 +457,10 @@ class _Builder:
         self._end_cell(table)
         pairs = zip(table.rows, table.alone, strict=True)
         rows = full_rows([spread(row[0], len(row), alone=True) if alone else row for row, alone in pairs])
-        if rows:
-            self._add(*(Block("table", text) for _, _, text in row_groups(rows)))
+        blocks = [Block("prose", " ".join(title.split())) for title in table.titles]
+        blocks += blocks_of_table(rows) if rows else []
+        if blocks:
+            self._add(*blocks)
 
     def _leave_layout(self) -> None:
         """Close a table with headings or tables inside: it serves layout, so its cells are read one by one."""

@@ -32,6 +32,12 @@ MAX_HEADING_CHARACTERS = 120
 CELL_GAP = 0.9
 """White space of this many font sizes inside a line separates two cells: justified text has less."""
 
+MIN_CORRIDOR = 0.4
+"""Font sizes between two columns of a table that no line crosses; a space is narrower."""
+
+MIN_ALIGNED_CORRIDOR = 0.15
+MIN_CORRIDOR_ROWS = 6
+
 MIN_ROWS = 3
 """Minimum number of rows whose cells, returned as separate lines, are joined."""
 
@@ -43,6 +49,9 @@ MAX_ROW_DISTANCE = 3.5
 
 MAX_INTERRUPTION = 4
 """Lines between two parts of one unruled table."""
+
+MAX_REST_LINES = 2
+"""Lines on each of two pages that a row between them may have, if they were not read as a part of its table."""
 
 MAX_CROSSINGS = 250_000
 """Maximum number of pairs of horizontal and vertical lines compared on one page; only drawings have more."""
@@ -65,11 +74,14 @@ _WORD = re.compile(r"[^\W_]+")
 _CONJUNCTIONS = frozenset({"and", "bis", "e", "et", "nor", "o", "oder", "or", "ou", "sowie", "to", "und", "y"})
 """Words after a hyphen that stands for the rest of a word, as in "short- and long-term"."""
 _CJK = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
-_ITEM = re.compile(r"^(?:[-*•·‣▪–]\s|\(?\d{1,3}[.)、]\s|[（(]?[一二三四五六七八九十]+[)）、])")
+_BULLETS = "-*•·‣▪–○●◦□■➢❖✓"
+_BULLET = re.compile(rf"[{_BULLETS}]\s")
+_ITEM = re.compile(rf"^(?:[{_BULLETS}]\s|\(?\d{{1,3}}[.)、]\s|[（(]?[一二三四五六七八九十]+[)）、])")
 _MARKER = re.compile(
-    r"(?:[-*•·‣▪–○●◦□■]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)、]|[（(]?[一二三四五六七八九十]+[)）、])(?:\d+\.?)*"
+    rf"(?:[{_BULLETS}o]|\(?(?:\d{{1,3}}|[a-zA-Z]|[ivxIVX]{{1,5}})[.)、]|[（(]?[一二三四五六七八九十]+[)）、])(?:\d+\.?)*"
 )
 _NUMBER = re.compile(r"\d+")
+_FIGURE = re.compile(r"[(+−-]?[$€£¥]?\d[\d.,:/'%€$£¥)-]*")
 
 
 class Word(NamedTuple):
@@ -120,6 +132,11 @@ class Line:
 
     def with_words(self, words: Sequence[Word]) -> Line:
         return Line(words, self.size, self.base)
+
+    def with_parts(self, parts: Sequence[Word]) -> Line:
+        line = Line(self.words, self.size, self.base)
+        line._parts = parts
+        return line
 
 
 Segment = tuple[float, float, float]
@@ -195,11 +212,14 @@ def lay_out(pages: Sequence[Page]) -> Layout:
             layout.unclear_pages.append(number)
         for at, item in enumerate(items):
             if isinstance(item, PageTable):
-                table = _continue_table(item, open_table) if at == 0 and open_table else item
+                table = (
+                    _continue_table(item, open_table) if open_table and not any(map(_is_table, items[:at])) else item
+                )
                 open_table = table
                 blocks = _table_blocks(table, number)
             else:
-                open_table = None
+                if open_table and not _is_rest_of_row(item, open_table):
+                    open_table = None
                 blocks = _prose(item, number, sizes, spacing)
             layout.blocks += (replace(block, scanned=page.scanned) for block in blocks)
         layout.blocks += page.after
@@ -322,7 +342,7 @@ def _prose(lines: Sequence[Line], page: int, sizes: list[float], spacing: float)
     previous: Line | None = None
     for line in lines:
         size = round(line.size, 1)
-        is_heading = size in sizes and len(line.text) <= MAX_HEADING_CHARACTERS
+        is_heading = size in sizes and len(line.text) <= MAX_HEADING_CHARACTERS and not _BULLET.match(line.text)
         apart = previous is None or not 0 <= previous.base - line.base <= spacing * PARAGRAPH_GAP * line.size
         if previous is not None and (apart or size != round(previous.size, 1) or _ITEM.match(line.text)):
             yield from _finish(paragraph, titles, previous, page, sizes)
@@ -349,6 +369,18 @@ def _table_blocks(table: PageTable, page: int) -> Iterator[Block]:
     if table.title:
         yield Block("prose", table.title, page=page)
     yield from (Block("table", text, page=page) for _, _, text in row_groups(table.rows))
+
+
+def _is_table(item: PageTable | list[Line]) -> bool:
+    return isinstance(item, PageTable)
+
+
+def _is_rest_of_row(lines: Sequence[Line], table: PageTable) -> bool:
+    """Return whether lines between two parts of a table are those of a row that a page's end divides."""
+    parts = [part for line in lines for part in line.parts]
+    return len(lines) <= MAX_REST_LINES and all(
+        sum(_overlap(part, column) > 0 for column in table.columns) == 1 for part in parts
+    )
 
 
 def _continue_table(table: PageTable, before: PageTable) -> PageTable:
@@ -749,11 +781,11 @@ def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[PageTable |
             items += columns
             done = end
             continue
-        result = _table_of_run(lines, start, end, done, rules)
+        result = _find_table(lines, start, end, done, rules)
+        unclear = unclear or result is None
         if result is None:
-            unclear = True
             continue
-        table, first = result
+        table, first, end = result
         before = items[-1] if items and first - done <= MAX_INTERRUPTION else None
         if isinstance(before, PageTable) and table.rows[0] != before.rows[0]:
             table = _below_same_header(table, before)
@@ -764,6 +796,151 @@ def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[PageTable |
     if done < len(lines):
         items.append(list(lines[done:]))
     return items, unclear
+
+
+def _find_table(
+    lines: Sequence[Line], start: int, end: int, free: int, rules: Rules
+) -> tuple[PageTable, int, int] | None:
+    """Return the table of a run with the numbers of its first line and of the line below it, or None."""
+    result = _table_of_run(lines, start, end, free, rules)
+    if result is not None:
+        return *result, end
+    if between := _table_between_corridors(lines, start, end, free, rules):
+        return between
+    if end - start > MIN_ROWS:
+        # The headings over groups of columns are in no single column.
+        below = _table_of_run(lines, start + 1, end, start + 1, rules)
+        if below is not None and (joined := _with_groups(below[0], lines[start])):
+            return joined, start, end
+        if below is not None and _is_header(below[0].rows[0]):
+            return *below, end
+    return None
+
+
+def _table_between_corridors(
+    lines: Sequence[Line], start: int, end: int, free: int, rules: Rules
+) -> tuple[PageTable, int, int] | None:
+    """Return the table around a run whose cells stand as near to each other as words do, with its first and last line.
+
+    Its columns, at least three, are divided where no word of any line stands. Returns None if the first line, the
+    header, does not fill all columns, if a row inside the table has no first cell, which may be the rest of a cell in
+    another row, or if two columns may be one.
+    """
+    corridors = _corridors(lines[start:end])
+    while start > free and (narrower := _beside_row(corridors, lines[start - 1], lines[start])):
+        corridors = narrower
+        start -= 1
+    while end < len(lines) and (narrower := _beside_row(corridors, lines[end], lines[end - 1])):
+        below = lines[end].base - MAX_ROW_DISTANCE * lines[end].size
+        if lines[end].right <= narrower[0][0] and not any(below < y < lines[end].base for _, _, y in rules.horizontal):
+            break  # a line below the table that is short enough for the first column
+        corridors = narrower
+        end += 1
+    count, starts = len(corridors), [right for _, right in corridors]
+    if count < 2 or end - start < MIN_CORRIDOR_ROWS:
+        return None
+    for first in range(start, start + MIN_ROWS):
+        divided = _divide(lines[first:end], starts)
+        if len(divided[0].parts) > count:
+            result = _table_of_run(divided, 0, len(divided), 0, rules)
+            return (result[0], first, end) if result is not None and _is_plausible(result[0].rows) else None
+    return None
+
+
+def _is_plausible(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether there is a header, each row has a first cell, and no column has texts with figures behind them."""
+    if any(map(_FIGURE.fullmatch, rows[0])) or not all(row[0] for row in rows[1:-1]):
+        return False
+    for header, *cells in zip(*rows, strict=True):
+        words = [cell.split() for cell in cells if cell]
+        if " " in header and sum(len(cell) > 1 and bool(_FIGURE.fullmatch(cell[-1])) for cell in words) * 2 > len(
+            words
+        ):
+            return False
+    return True
+
+
+def _beside_row(corridors: Sequence[tuple[float, float]], line: Line, row: Line) -> list[tuple[float, float]] | None:
+    """Return corridors without the space of another line, or None if that is no row of the table beside this row."""
+    distance = abs(line.base - row.base)
+    if abs(line.size - row.size) > 0.11 * row.size or distance > MAX_ROW_DISTANCE * row.size:
+        return None
+    narrower = []
+    for left, right in corridors:
+        middle = (left + right) / 2
+        left = max([left, *(word.right for word in line.words if word.centre < middle)])
+        right = min([right, *(word.left for word in line.words if word.centre >= middle)])
+        if right - left < MIN_ALIGNED_CORRIDOR * row.size:
+            return None
+        narrower.append((left, right))
+    return narrower
+
+
+def _corridors(lines: Sequence[Line]) -> list[tuple[float, float]]:
+    """Return the gaps between the words of all lines that divide columns.
+
+    Such a gap is wider than a space, or most lines have a word that ends where it begins or begins where it ends.
+    """
+    size = lines[0].size
+    spans = _unions(word for line in lines for word in line.words)
+    gaps = [(left, right) for (_, left), (right, _) in pairwise(spans) if right - left >= MIN_ALIGNED_CORRIDOR * size]
+    return [
+        (left, right) for left, right in gaps if right - left >= MIN_CORRIDOR * size or _is_aligned(lines, left, right)
+    ]
+
+
+def _is_aligned(lines: Sequence[Line], left: float, right: float) -> bool:
+    near = MIN_ALIGNED_CORRIDOR * lines[0].size
+    ends = sum(any(abs(word.right - left) < near for word in line.words) for line in lines)
+    starts = sum(any(abs(word.left - right) < near for word in line.words) for line in lines)
+    return max(ends, starts) * 2 > len(lines)
+
+
+def _divide(lines: Sequence[Line], starts: Sequence[float]) -> list[Line]:
+    """Return the rows of words in these lines, from top to bottom, each divided where another column starts.
+
+    A PDF has cells that are centred beside a wrapped one as parts of its lines, although they are not as high.
+    """
+    size = lines[0].size
+    drop = median(line.words[0].middle - line.base for line in lines)
+    words = sorted((word for line in lines for word in line.words), key=lambda word: -word.middle)
+    divided: list[Line] = []
+    while words:
+        height = words[0].middle
+        row = sorted((word for word in words if height - word.middle < 0.3 * size), key=_LEFT)
+        words = words[len(row) :]
+        cells = groupby(row, lambda word: bisect_right(starts, word.centre))
+        divided.append(Line(row, size, height - drop).with_parts([_merge(list(members)) for _, members in cells]))
+    return divided
+
+
+def _is_header(row: Sequence[str]) -> bool:
+    """Return whether a row has names for at least three columns; the first one may have none."""
+    return len(row) > 2 and all(row[1:]) and not any(map(_FIGURE.fullmatch, row))
+
+
+def _with_groups(table: PageTable, line: Line) -> PageTable | None:
+    """Return a table whose header includes a line of headings over groups of columns.
+
+    Each heading is centred over its group, and the groups are equally wide and end at the last column. Returns None if
+    that is true for no size of groups, or for two.
+    """
+    count, columns = len(line.parts), table.columns
+    headers = []
+    for first in range(len(columns)):
+        width, rest = divmod(len(columns) - first, count)
+        starts = range(first, len(columns), width) if width > 1 and not rest else ()
+        spans = [(columns[start][0], columns[start + width - 1][1]) for start in starts]
+        if spans and all(
+            abs(part.centre - (left + right) / 2) < line.size
+            for part, (left, right) in zip(line.parts, spans, strict=True)
+        ):
+            names = ["", *(part.text for part in line.parts)]
+            header = [
+                f"{names[max(0, at - first + width) // width]} {cell}".strip() for at, cell in enumerate(table.rows[0])
+            ]
+            headers.append(tuple(header))
+    return replace(table, rows=(headers[0], *table.rows[1:])) if len(headers) == 1 else None
 
 
 def _join_rows(lines: Sequence[Line]) -> list[Line]:
@@ -1093,13 +1270,22 @@ def _join_between_rules(rows: Sequence[_TableRow], bands: Sequence[float]) -> Se
     result: list[_TableRow] = []
     for _, group in groupby(rows, lambda row: bisect_right(bands, row.base)):
         lines = list(group)
-        if sum(len(row.filled) > 1 for row in lines) <= 1:
+        if sum(len(row.filled) > 1 for row in lines) <= 1 or _is_one_row(lines):
             cells = [""] * len(lines[0].cells)
             for row in lines:
                 cells = _join_cells(cells, row.cells)
             lines = [_TableRow(lines[0].base, lines[0].size, cells, lines[-1].base)]
         result += lines
     return result
+
+
+def _is_one_row(lines: Sequence[_TableRow]) -> bool:
+    """Return whether lines between two rules are a row with one wrapped text, beside which others may be centred."""
+    columns = [[line.cells[at] for line in lines if line.cells[at]] for at in range(len(lines[0].cells))]
+    wrapped = [cells for cells in columns if len(cells) > 1]
+    figures = any(sum(_NUMBER.search(cell) is not None for cell in cells) > 1 for cells in wrapped)
+    texts = sum(sum(any(map(str.isalpha, cell)) for cell in cells) > 1 for cells in wrapped)
+    return len(columns[0]) == 1 and texts <= 1 and not (figures and len(wrapped) > 1)
 
 
 def _is_continuation(row: _TableRow, above: _TableRow | None, pitch: float, least: float) -> bool:

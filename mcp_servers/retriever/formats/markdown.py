@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
-from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, full_rows, heading, row_groups
+from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, blocks_of_table, full_rows, heading
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html import html_blocks
 from mcp_servers.retriever.formats.text import decode, to_superscript, with_address
@@ -82,7 +82,7 @@ def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:
         elif token.type in ("bullet_list_open", "ordered_list_open"):
             yield from _list(tokens[index : end + 1])
         elif token.type == "table_open":
-            yield from (Block("table", text) for _, _, text in row_groups(full_rows(_rows(tokens[index:end]))))
+            yield from blocks_of_table(full_rows(_rows(tokens[index:end])))
         elif token.type in ("fence", "code_block"):
             yield Block("code", token.content.rstrip())
         elif token.type == "html_block":

@@ -19,14 +19,15 @@ from mcp_servers.retriever.document import (
     Block,
     ParsedDocument,
     ParseLimits,
+    blocks_of_table,
     full_rows,
     heading,
-    row_groups,
     spread,
 )
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.drawing import local
+from mcp_servers.retriever.formats.formulas import formula_text
 from mcp_servers.retriever.formats.numbering import show_count
 from mcp_servers.retriever.formats.package import (
     DAMAGED_MEMBER,
@@ -99,8 +100,7 @@ def _read(path: Path, limits: ParseLimits, kind: str) -> ParsedDocument:
                 raise DocumentError("DOCUMENT_ENCRYPTED", "the file is protected by a password")
             check_prologues(archive, (".xml",))
             content = parse_xml(archive.read("content.xml"))
-            styles = parse_xml(archive.read("styles.xml")) if "styles.xml" in names else None
-            date = _date(archive)
+            styles, meta = _read_optional(archive, "styles.xml"), _read_optional(archive, "meta.xml")
         except (KeyError, etree.XMLSyntaxError, *DAMAGED_MEMBER) as exc:
             raise DocumentError("DOCUMENT_BROKEN", _NO_DOCUMENT) from exc
         body = content.find(f"{_OFFICE}body/{_OFFICE}{kind}")
@@ -120,20 +120,20 @@ def _read(path: Path, limits: ParseLimits, kind: str) -> ParsedDocument:
             blocks, pages = list(reader.slides(slides)), len(slides)
         else:
             blocks = [*reader.margins(), *reader.blocks(body)]
-        notes = [*reader.notes(), *unread_parts(path, parts)]
+        lost = [name for name, part in (("styles.xml", styles), ("meta.xml", meta)) if part is None and name in names]
+        notes = [f"incomplete: damaged parts of the file were not read: {', '.join(lost)}"] if lost else []
+        notes += [*reader.notes(), *unread_parts(path, parts)]
+    dates = () if meta is None else meta.iter("{*}creation-date", "{http://purl.org/dc/elements/1.1/}date")
+    date = latest_date(*(element.text or "" for element in dates))
     return ParsedDocument(tuple(_join_lists(blocks)), pages, notes=tuple(notes), date=date)
 
 
-def _date(archive: zipfile.ZipFile) -> str | None:
-    if "meta.xml" not in archive.NameToInfo:
-        return None
+def _read_optional(archive: zipfile.ZipFile, name: str) -> Any:
+    """Return the root of a part without which the others can be read, or None if it is missing or damaged."""
     try:
-        meta = parse_xml(archive.read("meta.xml"))
-    except etree.XMLSyntaxError:
+        return parse_xml(archive.read(name)) if name in archive.NameToInfo else None
+    except (etree.XMLSyntaxError, *DAMAGED_MEMBER):
         return None
-    return latest_date(
-        *(element.text or "" for element in meta.iter("{*}creation-date", "{http://purl.org/dc/elements/1.1/}date"))
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +194,19 @@ class _OpenDocumentReader:
         outline = next((style for root in roots for style in root.iter(f"{_TEXT}outline-style")), None)
         self._outline = _List({} if outline is None else dict(_levels(outline)))
         self._open_lists: dict[str, _List] = {}
-        self._raised_styles = {
-            style.get(f"{_STYLE}name", "")
+        text_styles = [
+            (style.get(f"{_STYLE}name", ""), properties)
             for root in roots
             for style in root.iter(f"{_STYLE}style")
             for properties in style.iter(f"{_STYLE}text-properties")
+        ]
+        self._raised_styles = {
+            name
+            for name, properties in text_styles
             if re.match(r"super|[1-9]", properties.get(f"{_STYLE}text-position", ""))
+        }
+        self._hidden_styles = {
+            name for name, properties in text_styles if properties.get(f"{_TEXT}display") in ("none", "condition")
         }
         self._hidden_tables = {
             style.get(f"{_STYLE}name", "")
@@ -310,8 +317,8 @@ class _OpenDocumentReader:
                 self._beside.append(child)
             elif child.tag in (f"{_TEXT}p", f"{_TEXT}h"):
                 pieces.append(f" {self._inline(child)} ")
-            elif child.tag == f"{_TEXT}hidden-text" or child.tag == f"{_TEXT}hidden-paragraph":
-                self._unread["hidden texts were not read: {}"] += bool((child.text or "").strip())
+            elif self._is_hidden(child):
+                self._unread["hidden texts were not read: {}"] += bool("".join(child.itertext()).strip())
             elif name in _UNREAD and child.tag != f"{_TEXT}title":
                 self._count(child, name) if _UNREAD[name] else None
             elif name:
@@ -319,6 +326,11 @@ class _OpenDocumentReader:
                 pieces.append(to_superscript(text) if child.get(f"{_TEXT}style-name") in self._raised_styles else text)
             pieces.append(child.tail or "")
         return "".join(pieces)
+
+    def _is_hidden(self, element: Any) -> bool:
+        if element.tag in (f"{_TEXT}hidden-text", f"{_TEXT}hidden-paragraph"):
+            return True
+        return element.get(f"{_TEXT}style-name") in self._hidden_styles
 
     def _list(self, element: Any, depth: int, items: _List | None) -> Iterator[Block]:
         style = element.get(f"{_TEXT}style-name", "")
@@ -371,10 +383,16 @@ class _OpenDocumentReader:
         if root is None:
             self._unread["embedded objects were not read: {}"] += 1
             return
+        if local(root) == "math":
+            yield Block("prose", formula_text(root))
+            return
         if chart is not None:
             titles = [" ".join("".join(title.itertext()).split()) for title in chart.iter("{*}title", "{*}subtitle")]
             if any(titles):
                 yield Block("list", "\n".join(filter(None, titles)))
+            # In the cells of its table, a chart names the cells of the sheet from which its numbers come.
+            for place in list(chart.iter(f"{_DRAW}g")):
+                place.getparent().remove(place)
         for table in root.iter(f"{_TABLE}table"):
             yield from self._table(table)
         if chart is None:
@@ -414,7 +432,7 @@ class _OpenDocumentReader:
             rows.append(cells)
         rows = _without_empty_end(full_rows(rows))
         if rows:
-            yield from (Block("table", text) for _, _, text in row_groups(rows))
+            yield from blocks_of_table(rows)
 
     def _cell(self, cell: Any) -> str:
         texts = [

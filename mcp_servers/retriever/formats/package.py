@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+from xml.parsers import expat
 
 from lxml import etree
 
@@ -185,8 +186,8 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
     """Check an Office file and return it in a form that a library can open.
 
     A Strict Open XML file, one with relations to parts that it lacks, and one with damaged parts is opened as a
-    repaired copy in memory. The copy leaves out or empties the damaged parts, because a part with a wrong checksum
-    may hold wrong values.
+    repaired copy in memory. The copy leaves out the damaged parts, because a part with a wrong checksum may hold wrong
+    values, and has empty sheets and slides in place of damaged and missing ones.
 
     Raises:
         DocumentError: see `check_package`; or a part is damaged that the others depend on.
@@ -196,8 +197,13 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
         damaged = sorted(_find_damaged(package))
         if essential := next(filter(_ESSENTIAL.fullmatch, damaged), None):
             raise DocumentError("DOCUMENT_BROKEN", f"its part {essential[:80]} is damaged")
-        empty = {name: part for name in damaged for pattern, part in _EMPTY_PARTS if pattern.fullmatch(name)}
-        names = set(package.namelist()) - (set(damaged) - set(empty))
+        whole = set(package.namelist()) - set(damaged)
+        missing_parts = sorted(
+            {name for rels in whole if rels.endswith(".rels") for name in _targets(package, rels)} - whole
+        )
+        empty = {name: part for name in missing_parts for pattern, part in _EMPTY_PARTS if pattern.fullmatch(name)}
+        names = whole | set(empty)
+        damaged = sorted({*damaged, *empty})
         is_strict = any(_STRICT in package.read(name) for name in names if name.endswith(".rels"))
         dangling = {
             name: missing
@@ -228,27 +234,35 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
 
 
 def _find_damaged(package: zipfile.ZipFile) -> Iterator[str]:
-    """Yield the names of members that cannot be unpacked."""
+    """Yield the names of members that cannot be unpacked, and of XML parts that are not well-formed."""
     for member in package.infolist():
+        checker = expat.ParserCreate() if member.filename.endswith((".xml", ".rels")) else None
         try:
             with package.open(member) as stream:
-                while stream.read(_COPY_BYTES):
-                    pass
-        except DAMAGED_MEMBER:
+                while data := stream.read(_COPY_BYTES):
+                    if checker is not None:
+                        checker.Parse(data)
+            if checker is not None:
+                checker.Parse(b"", True)
+        except (expat.ExpatError, *DAMAGED_MEMBER):
             yield member.filename
 
 
 def _find_dangling(package: zipfile.ZipFile, rels: str, names: Collection[str]) -> list[str]:
     """Return the ids of relations whose part is not among ``names``."""
+    return [ident for name, idents in _targets(package, rels).items() if name not in names for ident in idents]
+
+
+def _targets(package: zipfile.ZipFile, rels: str) -> dict[str, list[str]]:
+    """Return the names of the parts to which a part has relations, each with the ids of these relations."""
     folder = posixpath.dirname(posixpath.dirname(rels))
-    missing = []
+    targets: dict[str, list[str]] = {}
     for relation in parse_xml(package.read(rels)):
         target = relation.get("Target", "")
         if relation.get("TargetMode") != "External" and not target.startswith("#"):
             place = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
-            if place not in names:
-                missing.append(relation.get("Id", ""))
-    return missing
+            targets.setdefault(place, []).append(relation.get("Id", ""))
+    return targets
 
 
 def _untyped_endings(package: zipfile.ZipFile) -> set[str]:

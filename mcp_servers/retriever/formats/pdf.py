@@ -77,6 +77,18 @@ _DIGITS = frozenset("0123456789)")
 
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 _WORDS = re.compile(r"[^\s\0]+")
+_NAMES = {
+    **dict(zip("\x0b\x0c\x0e\x0f", "ﬀﬁﬃﬄ", strict=True)),
+    **dict(zip("\x1b\x1c\x1d\x1e\x1f", "ﬀﬁﬂﬃﬄ", strict=True)),
+    **dict(zip("\uf0a7\uf0b7\uf076\uf0d8\uf0fc", "▪•❖➢✓", strict=True)),
+}
+"""Characters that a PDF has as codes of their font: ligatures of TeX's bitmap fonts, and bullets of Word's lists."""
+_ALEF_LAM = re.compile("[\u0622\u0623\u0625\u0627]\u0644")
+"""The article, or the ligature of lam and alef, whose characters PDFium has in the wrong order."""
+_UNNAMED = re.compile(
+    r"[\x0b\x0c\x0e\x0f\x1b-\x1f](?=[a-zA-Z])|(?<=[a-zA-Z])[\x0b\x0c\x0e\x0f\x1b-\x1f]"
+    r"|[\uf0a7\uf0b7\uf076\uf0d8\uf0fc](?=\s)"
+)
 
 
 def _bound(function: Any, result: Any, *arguments: Any) -> Any:
@@ -321,6 +333,8 @@ def _lines(text_page: pypdfium2.PdfTextPage, rules: Mapping[int, Rules]) -> dict
     """Return the lines of a page by their direction, in the order of the text layer."""
     text = _text(text_page)
     reader = _CharacterReader(text_page)
+    if _ALEF_LAM.search(text):
+        text = _ALEF_LAM.sub(lambda match: match[0][::-1] if reader.is_ligature(match.start()) else match[0], text)
     lines: dict[int, list[Line]] = defaultdict(list)
     start = 0
     for raw in text.split("\n"):
@@ -331,8 +345,10 @@ def _lines(text_page: pypdfium2.PdfTextPage, rules: Mapping[int, Rules]) -> dict
         size, turn = reader.style(spans[0][0])
         turn = turn if raw.isascii() else _vertical_turn(reader, spans, size, turn)
         frame = FRAMES[turn]
-        words = reader.words(frame, spans, rules[turn].vertical, "\x02" in raw or "\ufffe" in raw)
-        if words[0].left > words[-1].left and not _RIGHT_TO_LEFT.search(raw):
+        has_joints = "\x02" in raw or "\ufffe" in raw
+        words = reader.words(frame, spans, rules[turn].vertical, has_joints)
+        # A line with a joint may begin at the end of the line above, behind a raised number.
+        if words[0].left > words[-1].left and not has_joints and not _RIGHT_TO_LEFT.search(raw):
             words.sort(key=_LEFT)  # PDFium orders the pieces of an upside-down page's lines as they are shown
         line = Line(words, size, frame.point(*reader.origin(spans[0][0]))[1])
         if lines[turn] and _is_mark_of(lines[turn][-1], line):
@@ -376,10 +392,10 @@ def _text(text_page: pypdfium2.PdfTextPage) -> str:
     """Return the page's text with one character for each that PDFium counts, so that offsets are indexes."""
     text = text_page.get_text_range()
     count = text_page.count_chars()
-    if len(text) == count:
-        return str(text)
-    codes = (pdfium.FPDFText_GetUnicode(text_page.raw, at) for at in range(count))
-    return "".join(chr(code) if 0 < code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd" for code in codes)
+    if len(text) != count:
+        codes = (pdfium.FPDFText_GetUnicode(text_page.raw, at) for at in range(count))
+        text = "".join(chr(code) if 0 < code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd" for code in codes)
+    return _UNNAMED.sub(lambda match: _NAMES[match[0]], text)
 
 
 class _CharacterReader:
@@ -408,6 +424,10 @@ class _CharacterReader:
         _character_origin(self._page, at, address, address + 8)
         x, y = self._point.read()
         return x, y
+
+    def is_ligature(self, at: int) -> bool:
+        """Return whether a character and the next one are one glyph."""
+        return self.origin(at) == self.origin(at + 1)
 
     def box(self, at: int) -> Stroke:
         """Return left, bottom, right and top of a character's full height and width."""

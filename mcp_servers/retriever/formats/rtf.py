@@ -1,17 +1,26 @@
 """RTF reader on striprtf: paragraphs and tables, with the addresses of links.
 
-striprtf drops the contents of separate groups (notes, headers, comments) and separates the cells of a row with bars.
-This module reads those groups one by one, and marks cells with a character that the text cannot contain.
+striprtf drops the contents of separate groups (notes, headers, comments) and all properties of text and cells. This
+module reads those groups one by one, and marks cells, rows and headings with characters that the text cannot contain.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from striprtf.striprtf import rtf_to_text
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, full_rows, heading, row_groups
+from mcp_servers.retriever.document import (
+    Block,
+    ParsedDocument,
+    ParseLimits,
+    blocks_of_table,
+    full_rows,
+    heading,
+    spread,
+)
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.text import to_superscript, with_address
@@ -19,9 +28,17 @@ from mcp_servers.retriever.formats.text import to_superscript, with_address
 _CELL = "\ue000"
 """End mark of a cell: a private character, which is first removed from the file."""
 _ROW = "\ue001"
-_CELL_WORD = re.compile(r"\\(?:nest)?cell(?![a-z])[ ]?")
-_ROW_WORD = re.compile(r"\\(?:row|nestrow)(?![a-z])[ ]?")
-_PRIVATE = re.compile("[\ue000-\ue00f]")
+"""End mark of a row, followed by the number of its shape and `_SHAPE`."""
+_SHAPE = "\ue002"
+_BREAK = "\ue003"
+"""End of a line or a paragraph inside a cell."""
+_HEADING = "\ue010"
+"""Mark of a heading before its end; the level is added to the character."""
+_PRIVATE = re.compile("[\ue000-\ue01f]")
+_TOKEN = re.compile(r"\\([a-z]{1,32})(-?\d{1,10})? ?|\\'[0-9a-fA-F]{2}|\\.|[{}]|[^\\{}]+|\\", re.DOTALL)
+_BOUNDARIES = frozenset({"cell", "nestcell", "row", "nestrow", "par", "line", "sect", "page"})
+_STYLESHEET = re.compile(r"\{\\stylesheet")
+_STYLE = re.compile(r"\{\\s(\d{1,5})(?!\d)[^{}]{0,2000}?(?:\b|\s)(?:heading (\d)|title)\s?;\}", re.IGNORECASE)
 _CODEPAGE = re.compile(rb"\\ansicpg(\d{1,5})")
 _TITLE = re.compile(r"\{\\title\s+")
 _MADE = re.compile(r"\{\\(?:creatim|revtim)((?:\\(?:yr|mo|dy|hr|min|sec)-?\d{1,4})+)\}")
@@ -40,7 +57,7 @@ _BESIDE = {
 }
 """Visible groups that striprtf leaves out, and the label of their text."""
 _MARGINS = frozenset(name for name in _BESIDE if name.startswith(("header", "footer")))
-_GROUP = re.compile(r"\{(?:\\\*)?\\(" + "|".join(_BESIDE) + r"|pict|object|deleted|v)(?![a-z])[ ]?")
+_GROUP = re.compile(r"\{(?:\\\*)?\\(" + "|".join(_BESIDE) + r"|pict|object|deleted)(?![a-z])[ ]?")
 _BRACES = re.compile(r"\\[\\{}]|[{}]")
 _FIELD = re.compile(r"\{\\field(?![a-z])")
 _INSTRUCTION = re.compile(
@@ -48,11 +65,11 @@ _INSTRUCTION = re.compile(
 )
 _PAGE_FIELD = re.compile(r"\\chpgn|\\fldinst[^{}]*(?:\{[^{}]*)?\s(?:PAGE|NUMPAGES)\b", re.IGNORECASE)
 _BINARY = re.compile(rb"\\bin(\d{1,9}) ?")
-_RAISED = re.compile(
-    r"(\{(?:\\[a-z]{1,20}-?\d{0,9} ?){0,9}\\super(?:\\[a-z]{1,20}-?\d{0,9}){0,9}[ ]?)(\d{1,3}\)?)(?=\})"
-)
-"""A group of raised digits."""
 MAX_GROUPS = 20_000
+MAX_CELLS = 63
+"""Maximum number of cells of a row; Word's limit."""
+EDGE_TWIPS = 30
+"""Cells whose edges differ by less end in one column; a twip is a twentieth of a point."""
 
 
 def read_rtf(path: Path, limits: ParseLimits) -> ParsedDocument:
@@ -66,21 +83,21 @@ def read_rtf(path: Path, limits: ParseLimits) -> ParsedDocument:
     prefix = _prefix(source)
     blocks: list[Block] = []
     title = _title(source, encoding)
-    main_blocks = list(_blocks(_text(_with_links(main), encoding)))
+    marked = _mark(_with_links(main), _heading_styles(source))
+    main_blocks = list(_blocks(_plain_text(marked.source, encoding), marked.shapes))
     before: dict[str, None] = {}
     beside: list[Block] = []
-    pictures = objects = hidden = 0
+    pictures = objects = 0
+    hidden = marked.hidden
     for name, inner in groups:
         pictures += name == "pict"
         objects += name == "object"
-        hidden += name in ("v", "deleted")
+        hidden += name == "deleted"
         if name not in _BESIDE:
             continue
         if name in _MARGINS:
             inner = re.sub(r"\{\\field.*?\}\}\}?", "", inner) if _PAGE_FIELD.search(inner) else inner
-        text = " ".join(
-            _text(prefix + _with_links(inner) + "}", encoding).replace(_CELL, " ").replace(_ROW, " ").split()
-        )
+        text = " ".join(_text(prefix + _with_links(inner) + "}", encoding).split())
         if not re.search(r"\w", text):
             continue
         if name in _MARGINS:
@@ -163,11 +180,121 @@ def _escape(text: str) -> str:
     return "".join(f"\\u{ord(character)}?" for character in text)
 
 
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """The right edge of a cell in twips, and whether the text of the cell above or before it extends into it."""
+
+    edge: int
+    continues_above: bool = False
+    continues_before: bool = False
+
+
+_Shape = tuple[_Cell, ...]
+"""The cells of a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The properties that a group restores at its end."""
+
+    in_table: bool = False
+    is_raised: bool = False
+    is_hidden: bool = False
+    level: int = 0
+    shape: _Shape = ()
+    above: bool = False
+    before: bool = False
+    """The properties of the next cell of the shape."""
+
+
+@dataclass(slots=True)
+class _Marked:
+    """RTF with marks, the shapes of its rows, and the number of hidden texts that were left out."""
+
+    source: str = ""
+    shapes: list[_Shape] = field(default_factory=list)
+    hidden: int = 0
+
+
+def _heading_styles(source: str) -> dict[int, int]:
+    """Return the levels of the paragraph styles for headings; "Title" is the level above "heading 1"."""
+    match = _STYLESHEET.search(source[:100_000])
+    sheet = "" if match is None else source[match.start() : _end_of_group(source, match.start())]
+    return {int(number): int(level or 0) + 1 for number, level in _STYLE.findall(sheet)}
+
+
+def _mark(source: str, styles: dict[int, int]) -> _Marked:
+    """Mark the cells, rows and headings of RTF, write raised digits as such characters, and leave out hidden text."""
+    marked = _Marked()
+    pieces: list[str] = []
+    state = _State()
+    groups: list[_State] = []
+    for token in _TOKEN.finditer(source):
+        text, word, number = token[0], token[1], int(token[2] or 0)
+        if text == "{":
+            groups.append(state)
+        elif text == "}":
+            state = groups.pop() if groups else state
+        elif word in _BOUNDARIES:
+            text = _boundary(text, word, state, marked.shapes)
+        elif word is not None:
+            state = _with_property(state, word, number, token[2] is None, styles)
+        elif state.is_hidden:
+            marked.hidden += bool(text.strip()) and not text.startswith("\\")
+            text = ""
+        elif state.is_raised and not text.startswith("\\"):
+            text = "".join(char if char.isascii() else _escape(char) for char in to_superscript(text))
+        pieces.append(text)
+    marked.source = "".join(pieces)
+    return marked
+
+
+def _boundary(text: str, word: str, state: _State, shapes: list[_Shape]) -> str:
+    """Return the mark for the end of a cell, row, paragraph or line; the shape of a row is added to ``shapes``."""
+    if word == "nestcell":
+        return " / "
+    if word == "cell":
+        return _escape(_CELL)
+    if word == "row":
+        shapes.append(state.shape)
+        return _escape(f"{_ROW}{len(shapes) - 1}{_SHAPE}")
+    if word == "nestrow" or state.in_table:
+        return _escape(_BREAK)
+    return _escape(chr(ord(_HEADING) + state.level)) + text if word == "par" and state.level else text
+
+
+def _with_property(state: _State, word: str, number: int, is_on: bool, styles: dict[int, int]) -> _State:
+    """Return the state after a control word for a property."""
+    if word == "pard":
+        return replace(state, in_table=False, level=0)
+    if word == "plain":
+        return replace(state, is_raised=False, is_hidden=False)
+    if word == "intbl":
+        return replace(state, in_table=True)
+    if word in ("super", "nosupersub"):
+        return replace(state, is_raised=word == "super" and is_on)
+    if word == "v":
+        return replace(state, is_hidden=is_on)
+    if word == "s":
+        return replace(state, level=styles.get(number, 0))
+    if word == "outlinelevel":
+        return replace(state, level=number + 2 if 0 <= number < 9 else state.level)
+    if word == "trowd":
+        return replace(state, shape=(), above=False, before=False)
+    if word in ("clvmrg", "clmrg"):
+        return replace(state, above=state.above or word == "clvmrg", before=state.before or word == "clmrg")
+    if word == "cellx" and len(state.shape) < MAX_CELLS:
+        cell = _Cell(number, state.above, state.before)
+        return replace(state, shape=(*state.shape, cell), above=False, before=False)
+    return state
+
+
 def _text(source: str, encoding: str) -> str:
-    source = _RAISED.sub(
-        lambda match: match[1] + "".join(f"\\u{ord(char)}?" for char in to_superscript(match[2])), source
-    )
-    marked = _ROW_WORD.sub(f"\\\\u{ord(_ROW)}?", _CELL_WORD.sub(f"\\\\u{ord(_CELL)}?", source))
+    """Return the text of a piece of RTF without marks."""
+    return _PRIVATE.sub(" ", re.sub(f"{_ROW}\\d+{_SHAPE}", " ", _plain_text(_mark(source, {}).source, encoding)))
+
+
+def _plain_text(marked: str, encoding: str) -> str:
     convert = cast(Callable[..., str], rtf_to_text)
     try:
         text = convert(marked, encoding=encoding, errors="replace")
@@ -177,29 +304,69 @@ def _text(source: str, encoding: str) -> str:
     return text.replace("\xad", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _blocks(text: str) -> Iterator[Block]:
-    """Yield the paragraphs of a text; adjacent rows form a table."""
-    rows: list[list[str]] = []
-    pieces = text.split(_ROW)
-    for number, piece in enumerate(pieces):
-        is_row = number < len(pieces) - 1
+def _blocks(text: str, shapes: Sequence[_Shape]) -> Iterator[Block]:
+    """Yield the paragraphs of a marked text; adjacent rows form a table."""
+    rows: list[tuple[list[str], _Shape]] = []
+    pieces = re.split(f"{_ROW}(\\d+){_SHAPE}", text)
+    for piece, shape in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
         lines = piece.split("\n")
         first_cell = next((at for at, line in enumerate(lines) if _CELL in line), len(lines))
-        # paragraphs in a row's first cell look like those before the table: take the last one as the cell's
-        ahead = lines[:first_cell] if is_row else lines
+        ahead = lines[:first_cell] if shape else lines
         if any(line.strip() for line in ahead):
-            yield from _table(rows)
+            yield from _tables(rows)
             rows = []
-        yield from (Block("prose", line.strip()) for line in ahead if line.strip())
-        if is_row:
-            cells = " ".join(lines[first_cell:]).split(_CELL)
-            rows.append([cell.strip() for cell in (cells[:-1] if not cells[-1].strip() else cells)])
-    yield from _table(rows)
+        yield from (_paragraph(line) for line in ahead if line.strip())
+        if shape:
+            cells = " ".join(lines[first_cell:]).replace(_BREAK, "\n").split(_CELL)
+            cells = [cell.strip() for cell in (cells[:-1] if not cells[-1].strip() else cells)]
+            rows.append((cells, shapes[int(shape)]))
+    yield from _tables(rows)
 
 
-def _table(rows: list[list[str]]) -> Iterator[Block]:
-    if any(cell for row in rows for cell in row):
-        yield from (Block("table", text) for _, _, text in row_groups(full_rows(rows)))
+def _paragraph(line: str) -> Block:
+    text = line.replace(_BREAK, " ").replace(_CELL, " ").strip()
+    level = ord(text[-1]) - ord(_HEADING) if text and text[-1] >= _HEADING else 0
+    return heading(text[:-1], level) if 0 < level < 16 else Block("prose", text)
+
+
+def _tables(rows: Sequence[tuple[list[str], _Shape]]) -> Iterator[Block]:
+    """Yield the tables of adjacent rows: a row whose edges cross those above begins another table."""
+    table: list[tuple[list[str], _Shape]] = []
+    edges: set[int] = set()
+    for cells, shape in rows:
+        shape = tuple(replace(cell, edge=_nearest(cell.edge, edges)) for cell in shape)
+        own = {cell.edge for cell in shape}
+        if table and own and edges and not (own <= edges or edges <= own):
+            yield from _table(table, sorted(edges))
+            table, edges = [], set()
+        table.append((cells, shape if len(own) == len(cells) else ()))
+        edges |= own
+    yield from _table(table, sorted(edges))
+
+
+def _nearest(edge: int, edges: Collection[int]) -> int:
+    """Return the edge of the column in which a cell ends, or its own edge if that begins another column."""
+    return next((column for column in edges if abs(column - edge) < EDGE_TWIPS), edge)
+
+
+def _table(rows: Sequence[tuple[list[str], _Shape]], edges: Sequence[int]) -> Iterator[Block]:
+    """Yield a table's blocks, with the text of merged cells in each column and row that they cover."""
+    texts: list[list[str]] = []
+    for cells, shape in rows:
+        if not shape:
+            texts.append(cells)
+            continue
+        row: list[str] = []
+        for cell, text in zip(shape, cells, strict=True):
+            start, end = len(row), edges.index(cell.edge) + 1
+            if cell.continues_before and row:
+                text = row[-1]
+            elif cell.continues_above and texts and start < len(texts[-1]):
+                text = texts[-1][start]
+            row += spread(text, end - start, alone=len(shape) == 1) if end > start else []
+        texts.append(row)
+    if any(cell for row in texts for cell in row):
+        yield from blocks_of_table(full_rows(texts))
 
 
 def _title(source: str, encoding: str) -> str:

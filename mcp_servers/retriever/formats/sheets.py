@@ -57,6 +57,7 @@ MAX_TABLE_CELLS = 4_000_000
 MAX_NAMED = 10
 """Maximum number of names in one note."""
 
+_DIGIT = re.compile(r"\d")
 _FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*+[$€£¥]?[\s+−-]*+\d[\d\s.,:/'’%€$£¥)T-]*+")
 """Numbers, amounts, dates and times, which occur in data but rarely in headers. Years, which occur in both, are
 excluded."""
@@ -603,8 +604,17 @@ def _tables(rows: Sequence[_SheetRow]) -> Iterator[list[_SheetRow]]:
 
 def _begins_table(rows: Sequence[_SheetRow]) -> bool:
     titles = next((at for at, row in enumerate(rows[:4]) if len(row.cells) > 1), 0)
-    below = rows[titles + 1 : titles + 2]
-    return _is_header(rows[titles]) and bool(below) and not _is_header(below[0])
+    header, below = rows[titles], rows[titles + 1 : titles + 2]
+    return _is_header(header) and bool(below) and (not _is_header(below[0]) or _has_units(header, rows[titles + 1 :]))
+
+
+def _has_units(header: _SheetRow, below: Sequence[_SheetRow]) -> bool:
+    """Return whether a name is above numbers with units, such as "9 m", in all of the adjacent rows, at least two."""
+    adjacent = [row for at, row in enumerate(below) if row.number == header.number + 1 + at]
+    return len(adjacent) > 1 and any(
+        not _DIGIT.search(name) and all(_DIGIT.search(row.cells.get(at, "")) for row in adjacent)
+        for at, name in header.cells.items()
+    )
 
 
 def _is_header(row: _SheetRow) -> bool:

@@ -32,6 +32,9 @@ _BREAKS = re.compile(r"\r\n|[\r\v\x1c-\x1e\x85\u2028\u2029]")
 _SPACES = re.compile(r"[\x07\x1f]")
 """Control characters between two fields."""
 _CONTROL = re.compile(r"[\x00-\x06\x08\x0e-\x1b\x7f]")
+_FOLD = re.compile(r"\n[ \t]")
+_ESCAPED = re.compile(r"\\([,;\\nN])")
+"""Continued lines and escaped characters of calendars and address books: RFC 5545, sections 3.1 and 3.3.11."""
 MAX_ADDRESS = 2_000
 """Maximum number of characters of a link's address."""
 
@@ -45,6 +48,12 @@ def to_superscript(text: str) -> str:
     Without them, a price of 45 with the mark of footnote 1 reads 451.
     """
     return text.translate(_SUPERSCRIPTS) if any(character.isdecimal() for character in text) else text
+
+
+def strike_out(text: str) -> str:
+    """Return text that the page shows struck out, marked as in Markdown: it is no longer valid."""
+    words = text.strip()
+    return text.replace(words, f"~~{words}~~") if words else text
 
 
 def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:
@@ -61,6 +70,8 @@ def notes_on(text: str) -> tuple[str, ...]:
 def read_lines(path: Path, limits: ParseLimits) -> ParsedDocument:
     """Read source code, settings and logs: each line is a unit."""
     text = decode(path.read_bytes())
+    if text.startswith(("BEGIN:VCALENDAR", "BEGIN:VCARD")):
+        text = _ESCAPED.sub(lambda match: match[1] if match[1] in ",;\\" else " ", _FOLD.sub("", text))
     return ParsedDocument((Block("code", text.strip("\n").rstrip()),), notes=notes_on(text))
 
 

@@ -22,17 +22,18 @@ from mcp_servers.retriever.document import (
     Json,
     ParsedDocument,
     ParseLimits,
+    blocks_of_table,
     full_rows,
     heading,
-    row_groups,
     spread,
 )
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.drawing import alt_text, graphic_blocks, local
+from mcp_servers.retriever.formats.formulas import formula_text
 from mcp_servers.retriever.formats.numbering import Numbering, read_numbering
 from mcp_servers.retriever.formats.package import Parts, open_office, package_date, unread_parts
 from mcp_servers.retriever.formats.symbols import SYMBOL_FONTS, symbol_text
-from mcp_servers.retriever.formats.text import to_superscript, with_address
+from mcp_servers.retriever.formats.text import strike_out, to_superscript, with_address
 
 MAX_NESTING = 16
 """Maximum number of levels of nested text boxes and tables; deeper ones get a note."""
@@ -49,6 +50,7 @@ _PAGE_WORDS = re.compile(
     re.IGNORECASE,
 )
 
+_FORMULA = "{http://schemas.openxmlformats.org/officeDocument/2006/math}oMath"
 _MATH_TEXT = "{http://schemas.openxmlformats.org/officeDocument/2006/math}t"
 _ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
 _W14 = "{http://schemas.microsoft.com/office/word/2010/wordml}"
@@ -144,6 +146,7 @@ class _WordReader:
             **dict.fromkeys((qn("w:hyperlink"), qn("w:fldSimple")), self._link),
             **dict.fromkeys((qn("w:fldChar"), qn("w:instrText")), self._field),
             qn("w:sdt"): self._control,
+            _FORMULA: self._formula,
         }
 
     def _one(self, part: str, kind: str) -> Any:
@@ -336,6 +339,9 @@ class _WordReader:
         comment = self._comments.get(("comments", reference.get(qn("w:id"), "")))
         into.beside += [comment] if comment is not None else []
 
+    def _formula(self, element: Any, into: _Inline) -> None:
+        into.text.append(formula_text(element))
+
     def _frame(self, frame: Any, into: _Inline) -> None:
         into.beside.append(frame)
         self._collect(frame, into)
@@ -376,6 +382,10 @@ class _WordReader:
             if _value(properties.find(qn("w:vertAlign")), "") == "superscript":
                 self._collect(run, into)
                 into.text[start:] = [to_superscript("".join(into.text[start:]))]
+                return
+            if any(_is_on(properties.find(qn(f"w:{name}"))) for name in ("strike", "dstrike")):
+                self._collect(run, into)
+                into.text[start:] = [strike_out("".join(into.text[start:]))]
                 return
         self._collect(run, into)
 
@@ -469,7 +479,7 @@ class _WordReader:
             rows.append(cells)
         rows = full_rows(rows)
         if rows:
-            yield from (Block("table", text) for _, _, text in row_groups(rows))
+            yield from blocks_of_table(rows)
 
     def _cell(self, cell: Any) -> str:
         """Return all text of a cell; of a table inside it, cells are divided by strokes and rows by semicolons."""
