@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from agentic_rag.app.application import open_application
 from agentic_rag.base.settings import Settings, load_settings
 from agentic_rag.base.startup_errors import BadConfiguration
 
@@ -70,3 +71,11 @@ def test_a_wrong_value_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatc
 
 def test_names_and_addresses_are_possible_hosts() -> None:
     assert load_settings(allowed_hosts="rag.example, my_host, 10.0.0.1, ::1").allowed_hosts
+
+
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1", "http://127.0.0.1:port", "http://127.0.0.1:99999", "a b"])
+async def test_an_address_that_no_index_server_can_have_prevents_the_start(tmp_path: Path, address: str) -> None:
+    settings = load_settings(data=tmp_path, qdrant_url=address, embedding="none")
+    with pytest.raises(BadConfiguration, match="QDRANT_URL: must be a URL"):
+        async with open_application(settings):
+            pass
