@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from agentic_rag.base.errors import WorkspaceRefused
 from agentic_rag.base.events import Interrupted
 from agentic_rag.base.ids import DocumentId, TurnId
+from agentic_rag.conversations.bookkeeping import record_end
 from agentic_rag.domains.workspaces import make_workspace
 from agentic_rag.operations.doctor import MAX_UNSEEN
 from agentic_rag.runtime.log.encoder import encode
@@ -106,6 +107,7 @@ def _free_turns(conn: Connection, end: bool) -> int:
         event = encode(Interrupted(), conversation_id=row.conversation_id, turn_id=row.id, seq=seq, ts=now())
         run_events.append(conn, [run_events.EventBatch(row.id, seq, [event.data])])
         end_without_agent(conn, row, Interrupted())
+        record_end(conn, row, Interrupted())
     return len(unfinished)
 
 
