@@ -9,6 +9,7 @@ import os
 import re
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -280,7 +281,7 @@ class Settings(BaseSettings):
     @field_validator("otlp_endpoint")
     @classmethod
     def _is_collector(cls, text: str) -> str:
-        if text and not text.startswith(("https://", "http://")):
+        if text and not is_url(text):
             raise ValueError(f"{text!r}: an http:// or https:// address of a collector is expected")
         return text.rstrip("/")
 
@@ -379,6 +380,15 @@ class Settings(BaseSettings):
     @property
     def index(self) -> Path:
         return self.own / "index"
+
+
+def is_url(text: str) -> bool:
+    """Return whether a text is an http or https address with a host, and with a valid port if it has one."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _is_address(text: str) -> bool:
