@@ -97,6 +97,23 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
 
 
 @pytest.mark.sqlite("backs a file up")
+async def test_a_delegate_that_was_ended_in_the_copy_counts_no_message(tmp_path: Path) -> None:
+    stalled = Stalled(say("Dug."), 1)
+    async with Rig(tmp_path / "original", use("delegate", role="researcher", task="Dig"), stalled) as rig:
+        conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.say, conversation, "Dig?")
+            await stalled.reached.wait()
+            await back_up(rig, tmp_path / "b.agbackup")
+            tasks.cancel_scope.cancel()
+    await restore_into(tmp_path / "copy" / "data", tmp_path / "b.agbackup", end_turns=True)
+    async with Rig(tmp_path / "copy") as rig:
+        path = f"/api/conversations/{conversation}"
+        items = (await rig.ok("GET", f"{path}/messages"))["items"]
+        assert (await rig.ok("GET", path))["messageCount"] == len(items)
+
+
+@pytest.mark.sqlite("backs a file up")
 async def test_a_schedule_whose_run_was_ended_in_the_copy_runs_again(tmp_path: Path) -> None:
     stalled = Stalled(say("All calm."), 1)
     async with Rig(tmp_path / "original", stalled) as rig:
