@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from agentic_rag.backup.backups_folder import FOLDER, alone_in, list_kept
+from agentic_rag.backup.backups_folder import FOLDER, SKEW_SECONDS, alone_in, list_kept
 from agentic_rag.backup.program import ProgramFailed, run_program
 from agentic_rag.base.errors import BackupNotWritten
 from agentic_rag.base.health_signals import Outcomes, PartState
@@ -49,8 +49,8 @@ class ScheduledBackups:
         """
         if not self._seconds:
             return
-        backups = await anyio.to_thread.run_sync(list_kept, self._folder)
-        if backups and time.time() - backups[0].modified < self._seconds:
+        newest = await anyio.to_thread.run_sync(_newest, self._folder)
+        if newest is not None and time.time() - newest < self._seconds:
             return
         with alone_in(self._folder) as alone:
             if alone:
@@ -81,5 +81,6 @@ class ScheduledBackups:
 
 
 def _newest(folder: Path) -> float | None:
-    backups = list_kept(folder)
-    return backups[0].modified if backups else None
+    """Return the time of the newest backup, without those of a future time."""
+    latest = time.time() + SKEW_SECONDS
+    return next((backup.modified for backup in list_kept(folder) if backup.modified <= latest), None)
