@@ -203,7 +203,7 @@ def serve(
     # Before other imports: `MCPServer` configures logging if nothing else has.
     handler = log_handler(sys.stderr, lines_of_json=settings.log_format == "json")
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
-    for chatty in ("alembic", "httpx2", "httpcore2", "mcp", "uvicorn.error"):
+    for chatty in ("alembic", "httpx", "httpx2", "httpcore2", "mcp", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(max(logging.getLogger().level, logging.WARNING))
     if user is not None:
         from agentic_rag.operations.process_user import become_user

@@ -21,8 +21,9 @@ _HEAD = """\
 # Settings of the process
 
 What the operator decides: environment variables, or lines of a file `.env` in the working folder. A variable of the
-environment goes before the file, an option of `agentic-rag serve` before both. What a domain's admin decides is in its
-settings (`PATCH /api/domains/{id}`). `scripts/write_settings` writes this page from `agentic_rag/base/settings.py`.
+environment goes before the file, an option of `agentic-rag serve` before both. A variable with an empty value has its
+default. What a domain's admin decides is in its settings (`PATCH /api/domains/{id}`). `scripts/write_settings` writes
+this page from `agentic_rag/base/settings.py`.
 
 | variable | type | default | description |
 |---|---|---|---|

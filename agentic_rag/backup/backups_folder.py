@@ -16,6 +16,8 @@ from agentic_rag.archive.files import remove_parts
 
 FOLDER = "backups"
 ENDING = ".tar.zst"
+SKEW_SECONDS = 60.0
+"""How far ahead of this clock a file's time may be. Files of a later time were written under a wrong clock."""
 _BY_TIME = re.compile(r"agentic-rag-(\d{8}T\d{6})Z(?:-(\d+))?\.tar\.zst")
 
 _BEFORE = re.compile(r"before-[\w.-]+\.tar\.zst", re.ASCII)
@@ -68,13 +70,18 @@ def before_upgrade(data: Path, revision: str) -> Path:
 
 
 def list_kept(folder: Path) -> list[StoredBackup]:
-    """Return the backups that are named after their time, newest first."""
+    """Return the backups that are named after their time, newest first.
+
+    Those of a future time come last. Before new ones, they would be kept and the new ones removed.
+    """
+    latest = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() + SKEW_SECONDS))
     backups = []
     for path in folder.glob(f"agentic-rag-*{ENDING}"):
         if match := _BY_TIME.fullmatch(path.name):
             with suppress(FileNotFoundError):
                 backups.append((match[1], int(match[2] or 0), StoredBackup(path, path.stat().st_mtime)))
-    return [stored for _, _, stored in sorted(backups, key=lambda backup: backup[:2], reverse=True)]
+    backups.sort(key=lambda backup: (backup[0] <= latest, *backup[:2]), reverse=True)
+    return [stored for _, _, stored in backups]
 
 
 def keep_newest(folder: Path, count: int) -> list[Path]:

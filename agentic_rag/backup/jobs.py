@@ -19,6 +19,7 @@ import anyio.to_thread
 
 from agentic_rag.backup.backups_folder import (
     FOLDER,
+    SKEW_SECONDS,
     BackupFile,
     alone_in,
     keep_newest,
@@ -67,8 +68,8 @@ class ScheduledBackups:
         """
         if not self._seconds:
             return
-        backups = await anyio.to_thread.run_sync(list_kept, self._folder)
-        if backups and time.time() - backups[0].modified < self._seconds:
+        newest = await anyio.to_thread.run_sync(_newest, self._folder)
+        if newest is not None and time.time() - newest < self._seconds:
             return
         with alone_in(self._folder) as alone:
             if alone:
@@ -99,8 +100,9 @@ class ScheduledBackups:
 
 
 def _newest(folder: Path) -> float | None:
-    backups = list_kept(folder)
-    return backups[0].modified if backups else None
+    """Return the time of the newest backup, without those of a future time."""
+    latest = time.time() + SKEW_SECONDS
+    return next((backup.modified for backup in list_kept(folder) if backup.modified <= latest), None)
 
 
 class JobKind(StrEnum):

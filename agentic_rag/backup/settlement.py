@@ -14,11 +14,12 @@ from sqlalchemy import Connection
 from agentic_rag.base.errors import WorkspaceRefused
 from agentic_rag.base.events import Interrupted
 from agentic_rag.base.ids import DocumentId, TurnId
+from agentic_rag.conversations.bookkeeping import record_end
 from agentic_rag.domains.workspaces import make_workspace
 from agentic_rag.operations.doctor import MAX_UNSEEN
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.runtime.turn_persistence import end_without_agent
-from agentic_rag.store import authorizations, documents, origin, payloads, run_events, run_groups, turns
+from agentic_rag.store import authorizations, documents, origin, payloads, run_events, run_groups, sessions, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.collections import COLLECTIONS
 from agentic_rag.store.documents import DOCUMENTS, DenseState, DocumentProgress, DocumentStatus
@@ -106,6 +107,9 @@ def _free_turns(conn: Connection, end: bool) -> int:
         event = encode(Interrupted(), conversation_id=row.conversation_id, turn_id=row.id, seq=seq, ts=now())
         run_events.append(conn, [run_events.EventBatch(row.id, seq, [event.data])])
         end_without_agent(conn, row, Interrupted())
+        session = sessions.get(conn, row.session_id)
+        if session is not None and session.parent_turn_id is None:
+            record_end(conn, row, Interrupted())
     return len(unfinished)
 
 

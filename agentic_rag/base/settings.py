@@ -9,8 +9,9 @@ import os
 import re
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError, field_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agentic_rag.base.startup_errors import BadConfiguration
@@ -22,7 +23,10 @@ _KEY = "_API_KEY"
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
 """An origin as browsers send it, or with a slash at its end; neither ``null`` nor a pattern."""
-_ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_ROOT_PATH = re.compile(r"(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_CENTURY_HOURS = 876_000
+"""The longest duration in hours. A date further away than that cannot be represented."""
 
 _LOOPBACK = re.compile(r"http://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d{1,5})?(/|$)")
 """A server on this machine, which needs no https."""
@@ -34,7 +38,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 class Settings(BaseSettings):
     """What the operator decides. Secrets are masked in ``repr``."""
 
-    model_config = SettingsConfigDict(env_prefix="AGENTIC_RAG_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="AGENTIC_RAG_", env_file=".env", extra="ignore", frozen=True, allow_inf_nan=False
+    )
 
     data: Path = Path("data")
     """Everything the server ever writes lies here. Several servers of one PostgreSQL database share it."""
@@ -63,9 +69,9 @@ class Settings(BaseSettings):
     allowed_origins: str = ""
     """Origins, comma-separated (``https://app.example, http://localhost:5173``), whose pages may use this server from a
     browser; empty: only its own."""
-    sign_in_minutes: float = Field(30, gt=0)
+    sign_in_minutes: float = Field(30, gt=0, le=60 * _CENTURY_HOURS)
     """How long a browser stays signed in without renewing it."""
-    sign_in_hours: float = Field(12, gt=0)
+    sign_in_hours: float = Field(12, gt=0, le=_CENTURY_HOURS)
     """How long a browser stays signed in, however often it is renewed."""
     oidc_issuer: str = ""
     """An OpenID provider at which people sign in (``https://login.example/realms/acme``); empty: there is none."""
@@ -196,7 +202,7 @@ class Settings(BaseSettings):
     """A Qdrant server that holds the index. Empty: an embedded index in the data folder, in a separate process."""
     qdrant_api_key: SecretStr | None = Field(None, validation_alias=AliasChoices("QDRANT_API_KEY", "qdrant_api_key"))
     """The key of the Qdrant server."""
-    max_upload_bytes: int = 100 * 1024 * 1024
+    max_upload_bytes: int = Field(100 * 1024 * 1024, gt=0)
     """Bytes of one uploaded file."""
     ocr_pages: int = Field(200, ge=0)
     """Scanned pages of one document that OCR reads, with the extra ``ocr``; 0: none."""
@@ -204,18 +210,18 @@ class Settings(BaseSettings):
     """Seconds of the processor that OCR may take for one page."""
     disk_reserve: int = Field(256 * 1024 * 1024, ge=0)
     """Bytes of the disk that uploads leave free; half of it is left by what makes documents searchable."""
-    model_idle_seconds: float = 60
+    model_idle_seconds: float = Field(60, gt=0)
     """A model that sends no byte of an answer for this long has failed. Pings count inside thinking and calls only."""
-    retry_budget_seconds: float = 60
+    retry_budget_seconds: float = Field(60, ge=0)
     """How long one step may spend on waiting for retries."""
-    wait_hours: float = 24
+    wait_hours: float = Field(24, gt=0, le=_CENTURY_HOURS)
     """How long a turn waits for a person: an approval, a form, a sign-in, a question. Then it counts as declined."""
-    drain_seconds: float = 20
+    drain_seconds: float = Field(20, ge=0, le=86_400)
     """SIGTERM: how long running turns may go on."""
     transcript_bytes: int = Field(256 * 1024 * 1024, ge=0)
     """Bytes of memory for the transcripts of idle conversations, so that their next turn starts without reading the
     store. The least recently used are dropped first. Workers divide this number among them."""
-    run_log_hours: float = 24
+    run_log_hours: float = Field(24, ge=0, le=_CENTURY_HOURS)
     """How long the run log of a finished turn is kept."""
 
     backup_every: float = Field(0, ge=0)
@@ -253,6 +259,15 @@ class Settings(BaseSettings):
         ]
         return init_settings, *sources
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _ignore_empty(cls, value: object, info: ValidationInfo) -> object:
+        """Take the default for an empty value, as compose files and unit files set it for an unset variable."""
+        name = info.field_name or ""
+        if isinstance(value, str) and not value.strip() and name != "trusted_proxies":
+            return cls.model_fields[name].get_default()
+        return value
+
     @field_validator("mcp_hosts")
     @classmethod
     def _host_and_port(cls, text: str) -> str:
@@ -266,7 +281,7 @@ class Settings(BaseSettings):
     @field_validator("otlp_endpoint")
     @classmethod
     def _is_collector(cls, text: str) -> str:
-        if text and not text.startswith(("https://", "http://")):
+        if text and not is_url(text):
             raise ValueError(f"{text!r}: an http:// or https:// address of a collector is expected")
         return text.rstrip("/")
 
@@ -296,6 +311,22 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"{text!r} is not a path: /rag or /tools/rag is expected (letters, digits, '.', '_', '~', '-')"
             )
+        return text
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_hosts(cls, text: str) -> str:
+        for part in filter(None, (entry.strip() for entry in text.split(","))):
+            if not _HOST_NAME.fullmatch(part) and not _is_address(part):
+                raise ValueError(f"{part!r} is no host name: rag.example is expected, without a scheme and a port")
+        return text
+
+    @field_validator("source_folders")
+    @classmethod
+    def _are_absolute(cls, text: str) -> str:
+        for part in filter(None, (entry.strip() for entry in text.split(","))):
+            if not part.startswith("/") or ".." in part.split("/"):
+                raise ValueError(f"{part!r} is not an absolute path without '..'")
         return text
 
     @field_validator("allowed_origins")
@@ -351,6 +382,23 @@ class Settings(BaseSettings):
         return self.own / "index"
 
 
+def is_url(text: str) -> bool:
+    """Return whether a text is an http or https address with a host, and with a valid port if it has one."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def environment_value(name: str) -> str:
     """Return a variable that the operator's file names, empty if it is not set; ``.env`` is not looked into."""
     text = os.environ.get(name, "")
@@ -384,4 +432,8 @@ def load_settings(**arguments: object) -> Settings:
         first = exc.errors()[0]
         name = str(first["loc"][0])
         variable = name if name.isupper() else f"AGENTIC_RAG_{name.upper()}"
-        raise BadConfiguration(variable, first["msg"]) from exc
+        if first["type"] == "value_error":  # of our validators, which quote the value
+            problem = str(first["ctx"]["error"])
+        else:
+            problem = f"{str(first['input'])[:200]!r} is not possible: {first['msg'].lower()}"
+        raise BadConfiguration(variable, problem) from exc

@@ -5,6 +5,7 @@ ends the process. Knows no part by name.
 """
 
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -16,6 +17,11 @@ from anyio.abc import TaskGroup
 from agentic_rag.base.errors import AgenticRagError
 
 log = logging.getLogger(__name__)
+
+REPORT_SECONDS = 60.0
+"""How often a failure is logged that repeats without change: an outage of the database fails each work every second."""
+_reports: dict[str, tuple[str, float]] = {}
+"""The last logged failure of each failing work, and its time."""
 
 T = TypeVar("T")
 
@@ -62,9 +68,20 @@ async def attempt(name: str, work: Callable[[], Awaitable[None]], expected: tupl
         await work()
     except Exception as exc:  # no background work may end the server
         if isinstance(exc, (AgenticRagError, *expected)):
-            log.error("%s: %s", name, exc)
+            _report(name, str(exc))
         else:
             log.error("%s failed", name, exc_info=exc)
+    else:
+        _reports.pop(name, None)
+
+
+def _report(name: str, failure: str) -> None:
+    """Log a failure, unless the same one was logged less than `REPORT_SECONDS` ago."""
+    now = time.monotonic()
+    last_failure, reported_at = _reports.get(name, (None, now))
+    if failure != last_failure or now - reported_at >= REPORT_SECONDS:
+        _reports[name] = (failure, now)
+        log.error("%s: %s", name, failure)
 
 
 class FairQueue(Generic[T]):

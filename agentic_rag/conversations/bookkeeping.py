@@ -20,7 +20,7 @@ from agentic_rag.runtime.spending import Spending
 from agentic_rag.store import conversations, deliveries, message_texts, schedules, sessions
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import now
-from agentic_rag.store.conversations import ConversationStatus, TitleSource
+from agentic_rag.store.conversations import ConversationPlace, ConversationStatus, TitleSource
 from agentic_rag.store.deliveries import Event
 from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.message_texts import TextScope
@@ -74,18 +74,10 @@ class TurnBookkeeping:
         return (Title(title),)
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
-        """Count and index the messages of a turn. Queue it for a title or for memory extraction; report a failure."""
-        count, outcome = _count_of(conn, turn, final), _outcome_of(final)
-        place = conversations.add_messages(conn, turn.conversation_id, count, now(), outcome)
-        if isinstance(final, Error):
-            _announce_failure(conn, turn, final)
-        if (turn.client_message_id or "").startswith(FIRING_PREFIX):
-            _end_run(conn, turn, final)
-        # The conversation was deleted while the turn ran.
+        """Record the end of a turn, and queue it for a title or for memory extraction."""
+        place = record_end(conn, turn, final)
         if place is None:
             return
-        if not place.transient:
-            _index(conn, turn, TextScope(place.owner_id, place.domain_id), begun=count > 0)
         if not isinstance(final, Done) or final.stop_reason == "refusal":
             return
         note_turn(conn, turn, place.domain_id, place.owner_id, place.memory)
@@ -113,6 +105,22 @@ class TurnBookkeeping:
     def call_made(self, conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
         """Write a call that changes server data to the audit log."""
         made_call(conn, turn, call, status)
+
+
+def record_end(conn: Connection, turn: TurnRecord, final: Terminal) -> ConversationPlace | None:
+    """Count and index the messages of a turn, end the run of its schedule, and report a failure.
+
+    Returns the conversation's place, or None if it was deleted while the turn ran.
+    """
+    count, outcome = _count_of(conn, turn, final), _outcome_of(final)
+    place = conversations.add_messages(conn, turn.conversation_id, count, now(), outcome)
+    if isinstance(final, Error):
+        _announce_failure(conn, turn, final)
+    if (turn.client_message_id or "").startswith(FIRING_PREFIX):
+        _end_run(conn, turn, final)
+    if place is not None and not place.transient:
+        _index(conn, turn, TextScope(place.owner_id, place.domain_id), begun=count > 0)
+    return place
 
 
 def _index(conn: Connection, turn: TurnRecord, scope: TextScope, *, begun: bool) -> None:

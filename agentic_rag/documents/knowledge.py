@@ -174,5 +174,8 @@ def _connect(url: str, settings: Settings) -> Index:
     from mcp_servers.retriever.server_index import TIMEOUT_SECONDS, ServerIndex
 
     key = settings.qdrant_api_key.get_secret_value() if settings.qdrant_api_key else None
-    client = AsyncQdrantClient(url=url, api_key=key, timeout=TIMEOUT_SECONDS, check_compatibility=False)
+    try:
+        client = AsyncQdrantClient(url=url, api_key=key, timeout=TIMEOUT_SECONDS, check_compatibility=False)
+    except ValueError as exc:  # not quoted, because the address may contain a password
+        raise BadConfiguration("QDRANT_URL", "must be a URL such as http://127.0.0.1:6333") from exc
     return ServerIndex(client)

@@ -12,6 +12,7 @@ that is not a provider belongs to the name (``qwen3:8b``). Without a prefix, the
 the operator's file configures one, else ``extractive``. Knows no turn and no domain.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from agentic_rag.models.profile_file import read_profiles
 from agentic_rag.models.profiles import use_operator_profiles
 from agentic_rag.models.provider_file import NONE as NO_PROVIDERS
 from agentic_rag.models.provider_file import Provider, Providers
+
+log = logging.getLogger(__name__)
 
 GROUP: Final = "agentic_rag.model_providers"
 SETTING: Final = "AGENTIC_RAG_MODEL"
@@ -151,6 +154,8 @@ def choose_model(settings: Settings, operator_file: Providers = NO_PROVIDERS) ->
             "anthropic" if _text(settings.anthropic_api_key) or "anthropic" in operator_file.providers else "extractive"
         )
         name = model_name
+        if provider == "extractive":
+            _report_unused(settings)
     models = {configured.name: make_provided(configured) for configured in operator_file.providers.values()}
     if provider == "extractive" and operator_file.providers and not colon:
         names = " or ".join(f"{name}:NAME" for name in operator_file.providers)
@@ -178,6 +183,22 @@ def choose_model(settings: Settings, operator_file: Providers = NO_PROVIDERS) ->
     }
     stored_name = names_of.keep(f"{provider}:{name}")
     return ChosenModel(ModelPool(models, names_of, offered), stored_name, provider, fallbacks)
+
+
+def _report_unused(settings: Settings) -> None:
+    """Warn if an OpenAI service is configured, but the name of the model does not choose it."""
+    for variable, value in (
+        ("OPENAI_API_KEY", _text(settings.openai_api_key)),
+        ("OPENAI_BASE_URL", settings.openai_base_url),
+    ):
+        if value:
+            log.warning(
+                "%s is set, but AGENTIC_RAG_MODEL is %r, which is not a model of that service: set "
+                "AGENTIC_RAG_MODEL=openai:NAME. Until then, answers only quote the documents.",
+                variable,
+                settings.model,
+            )
+            return
 
 
 def use_profiles(settings: Settings, operator_file: Providers = NO_PROVIDERS) -> None:

@@ -294,7 +294,7 @@ class Health:
         if self._loading:
             raise ServerStarting
         if (reason := self._why_full()) is not None:
-            raise WritesRefused(reason)
+            raise WritesRefused(reason.removesuffix("."))
         if self._db.outcomes.failing:
             raise StorageUnavailable("it takes nothing now")
 

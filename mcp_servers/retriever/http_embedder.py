@@ -44,6 +44,8 @@ class HttpEmbedder:
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._url = base.rstrip("/") + "/embeddings"
+        if not _is_url(self._url):  # not quoted, because the address may contain a password
+            raise ValueError("must be a URL such as http://127.0.0.1:8080/v1#model")
         self._model = model
         self._retry_seconds = retry_seconds
         # The key as given and as JSON and URLs encode it: an endpoint may echo the request that it refuses.
@@ -118,3 +120,10 @@ class HttpEmbedder:
         except (KeyError, TypeError, ValueError, OverflowError) as exc:
             raise EmbedderFailed(self.name, "the endpoint's answer does not have the shape of /embeddings") from exc
         return check_vectors(self.name, "the endpoint", vectors, count)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        return bool(httpx2.URL(text).host)
+    except httpx2.InvalidURL:
+        return False

@@ -105,6 +105,21 @@ async def test_a_restore_with_the_index_reindexes_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.sqlite("backs a file up")
+async def test_backups_of_a_wrong_clock_delay_no_later_one_and_are_removed_first(tmp_path: Path) -> None:
+    async with Rig(tmp_path, backup_every=24, backup_keep=1) as rig:
+        backups, folder = ScheduledBackups(rig.settings), rig.settings.data / "backups"
+        folder.mkdir(exist_ok=True)
+        future = folder / "agentic-rag-20990101T000000Z.tar.zst"
+        future.write_bytes(b"written when the clock was wrong")
+        os.utime(future, (4_070_908_800, 4_070_908_800))
+        assert (await backups.report()).age_seconds is None
+        await backups.run_due()
+        (backup,) = await anyio.to_thread.run_sync(list_kept, folder)
+        assert backup.path != future
+        assert (await backups.report()).age_seconds is not None
+
+
+@pytest.mark.sqlite("backs a file up")
 async def test_a_server_writes_scheduled_backups_and_health_shows_the_age_of_the_last(tmp_path: Path) -> None:
     async with Rig(tmp_path, backup_every=24, backup_keep=2) as rig:
         backups = ScheduledBackups(rig.settings)

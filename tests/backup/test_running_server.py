@@ -16,6 +16,7 @@ from agentic_rag.commands.doctor import examine
 from agentic_rag.store.logins import LOGINS, LoginRecord
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import say, use
+from tests.reach.test_schedules import create_schedule, wait_for_firings
 from tests.server.rig import Rig, settings_for
 from tests.waiting import pause
 
@@ -93,6 +94,46 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
         assert (await rig.ok("GET", f"/api/turns/{turn}"))["status"] == "interrupted"
         logins = await rig.application.database.read(lambda conn: LoginRecord.all(conn, select(LOGINS)))
         assert logins == [], "one that has ended since would live again"
+
+
+@pytest.mark.sqlite("backs a file up")
+async def test_a_delegate_that_was_ended_in_the_copy_counts_no_message(tmp_path: Path) -> None:
+    stalled = Stalled(say("Dug."), 1)
+    async with Rig(tmp_path / "original", use("delegate", role="researcher", task="Dig"), stalled) as rig:
+        conversation = await rig.conversation(await rig.domain(subRoleIds=["researcher"]))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rig.say, conversation, "Dig?")
+            await stalled.reached.wait()
+            await back_up(rig, tmp_path / "b.agbackup")
+            tasks.cancel_scope.cancel()
+    await restore_into(tmp_path / "copy" / "data", tmp_path / "b.agbackup", end_turns=True)
+    async with Rig(tmp_path / "copy") as rig:
+        path = f"/api/conversations/{conversation}"
+        items = (await rig.ok("GET", f"{path}/messages"))["items"]
+        assert (await rig.ok("GET", path))["messageCount"] == len(items)
+
+
+@pytest.mark.sqlite("backs a file up")
+async def test_a_schedule_whose_run_was_ended_in_the_copy_runs_again(tmp_path: Path) -> None:
+    stalled = Stalled(say("All calm."), 1)
+    async with Rig(tmp_path / "original", stalled) as rig:
+        domain = await rig.domain()
+        schedule = await create_schedule(rig, domain)
+        path = f"/api/domains/{domain}/schedules/{schedule['id']}"
+        await rig.ok("POST", f"{path}/run")
+        await stalled.reached.wait()
+        (firing,) = await wait_for_firings(rig, domain, schedule, state="running")
+        await back_up(rig, tmp_path / "b.agbackup")
+        stalled.until.set()
+    await restore_into(tmp_path / "copy" / "data", tmp_path / "b.agbackup", end_turns=True)
+    async with Rig(tmp_path / "copy", say("Calm again.")) as rig:
+        (ended,) = await wait_for_firings(rig, domain, schedule)
+        assert (ended["state"], ended["detail"]) == ("failed", "interrupted")
+        conversation = await rig.ok("GET", f"/api/conversations/{firing['conversationId']}")
+        assert (conversation["outcome"], conversation["messageCount"]) == ("interrupted", 1)
+        await rig.ok("POST", f"{path}/run")
+        newest, _ = await wait_for_firings(rig, domain, schedule, count=2)
+        assert newest["state"] == "done"
 
 
 @pytest.mark.sqlite("backs a file up")

@@ -70,6 +70,21 @@ def test_without_a_provider_the_key_decides(tmp_path: Path) -> None:
     assert (type(with_key.model), with_key.name) == (AnthropicModel, "claude-x")
 
 
+@pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "OPENAI_BASE_URL"])
+def test_an_openai_service_without_a_model_of_it_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.1:11434/v1")
+    assert type(choose(tmp_path, "qwen3:8b").model) is ExtractiveModel
+    assert f"{variable} is set, but" in caplog.text
+    assert "AGENTIC_RAG_MODEL=openai:NAME" in caplog.text
+    caplog.clear()
+    choose(tmp_path, "openai:qwen3:8b")
+    choose(tmp_path, "extractive:")
+    choose(tmp_path, "claude-x", KEY)
+    assert caplog.text == ""
+
+
 def test_built_in_providers_are_registered_like_any_other(tmp_path: Path) -> None:
     assert isinstance(choose(tmp_path, "extractive:", KEY).model, ExtractiveModel)
     assert choose(tmp_path, "anthropic:claude-x", KEY).name == "claude-x"

@@ -300,6 +300,8 @@ async def test_the_servers_announce_the_version_of_the_product(index: EdgeIndex)
         ({}, "RETRIEVER_INDEX_DIR is not set"),
         ({"RETRIEVER_URL": "http://x"}, "DOMAIN_ID is not set"),
         ({"AGENTIC_RAG_EMBEDDING": "gpt"}, "AGENTIC_RAG_EMBEDDING: 'gpt' is not an embedder"),
+        ({"AGENTIC_RAG_EMBEDDING": "http://host:port/v1"}, "AGENTIC_RAG_EMBEDDING: must be a URL"),
+        ({"AGENTIC_RAG_EMBEDDING": "http://#model"}, "AGENTIC_RAG_EMBEDDING: must be a URL"),
     ],
 )
 async def test_a_search_in_a_missing_place_names_it(variables: dict[str, str], text: str) -> None:

@@ -87,6 +87,7 @@ async def test_a_server_on_a_full_disk_refuses_writes_and_recovers(small_disk: P
             status, code, words = await rig.refused("GET", "/api/ready")
             assert (status, code) == (503, "STORAGE_UNAVAILABLE")
             assert "cannot" in words
+            assert ".." not in words
             health = await rig.ok("GET", "/api/health")
             assert health["store"]["mode"] == "full"
             assert "no space" in health["store"]["reason"].lower() or "full" in health["store"]["reason"]

@@ -187,7 +187,7 @@ async def test_text_that_is_not_utf_8_closes_that_socket_only(caplog: pytest.Log
     assert any(record.getMessage().startswith("BAD_REQUEST: ") for record in caplog.records)
 
 
-async def test_an_unknown_dialect_is_refused_at_the_handshake_with_a_reason() -> None:
+async def test_an_unknown_dialect_is_refused_at_the_handshake_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     desk = make_desk()
     async with serving(application(desk, desk)) as address:
         with pytest.raises(InvalidStatus) as refusal:
@@ -198,6 +198,7 @@ async def test_an_unknown_dialect_is_refused_at_the_handshake_with_a_reason() ->
     assert error["code"] == "VALIDATION_ERROR"
     assert "klingon" in error["message"]
     assert "native" in error["message"]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_a_foreign_page_is_refused_at_the_handshake() -> None:

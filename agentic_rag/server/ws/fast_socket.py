@@ -76,6 +76,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             # The protocol has closed on its own (frame too large, no pong), and the endpoint does not know yet.
             raise ClientDisconnected
         await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            # uvicorn does not note that a refusal completes the handshake, and would log an error for each.
+            self.handshake_complete = True
 
     def shutdown(self) -> None:
         """Close the connection because the server stops.
