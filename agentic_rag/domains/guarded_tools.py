@@ -11,7 +11,7 @@ from functools import partial
 
 import anyio.to_thread
 
-from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.events import ToolStatus, WaitAction
 from agentic_rag.base.messages import Block, text_block
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.runtime.core.calls import SECRET_IN_ARGUMENTS
@@ -28,6 +28,10 @@ from agentic_rag.tools.base import (
     Toolset,
 )
 from agentic_rag.tools.listing import SHOWN_TOOLS
+
+SECRET_IN_ADDRESS = (
+    "The server asked the user to open an address that holds a secret of this domain. The address was not shown."
+)
 
 
 class GuardedTools:
@@ -90,11 +94,16 @@ class GuardedTools:
 
         async def ask_redacted(needed: InputNeeded) -> InputGiven:
             assert ask is not None
+            if self.redact.found_in(needed.url):
+                return InputGiven(WaitAction.DECLINE)
             return await ask(self._redact_needed(needed))
 
         sink, asker = pass_on if progress is not None else None, ask_redacted if ask is not None else None
         outcome = await self.inner.call(request, timeout, sink, asker)
         if isinstance(outcome, InputNeeded):
+            # An address without its secret would lead elsewhere, so the question is not asked.
+            if self.redact.found_in(outcome.url):
+                return CallOutcome(ToolStatus.ERROR, (text_block(SECRET_IN_ADDRESS),))
             return self._redact_needed(outcome)
         redact = partial(self._redact_outcome, outcome, user=request.tool.origin == "user")
         return await anyio.to_thread.run_sync(redact) if outcome.large else redact()
@@ -113,7 +122,9 @@ class GuardedTools:
 
     def _redact_needed(self, needed: InputNeeded) -> InputNeeded:
         schema = needed.schema if needed.schema is None else self.redact.json(needed.schema)
-        return replace(needed, title=self.redact(needed.title), message=self.redact(needed.message), schema=schema)
+        title, message = self.redact(needed.title), self.redact(needed.message)
+        warning = needed.warning if needed.warning is None else self.redact(needed.warning)
+        return replace(needed, title=title, message=message, schema=schema, warning=warning)
 
     def _block(self, block: Block) -> Block:
         return {**block, "text": self.redact(block["text"])} if block["type"] == "text" else block
