@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from agentic_rag.base.events import ToolStatus, WaitAction, WaitKind
 from agentic_rag.base.redaction import Redaction
-from agentic_rag.domains.guarded_tools import GuardedTools
+from agentic_rag.domains.turn_tools import GuardedTools
 from agentic_rag.tools.base import Ask, CallOutcome, CallRequest, InputGiven, InputNeeded, ProgressSink, ToolInfo
 
 SECRET = "sk-planted-0123456789"
