@@ -178,6 +178,12 @@ class PayloadFiles:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            # The record names the file, and a new name survives a power loss only once its folder is synced.
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         except OSError as exc:
             self._remove([ref])
             raise StorageFull(exc.strerror or "unknown reason") from exc

@@ -1,7 +1,9 @@
 """Usage, payloads, compactions, evaluation runs and leases on each database."""
 
 import hashlib
+import os
 import sqlite3
+import stat
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +46,21 @@ async def test_a_payload_is_readable_in_its_session_only(database: Database) -> 
     assert await database.read(payloads.all_refs) == {"ref_1"}
     await database.write(lambda conn: payloads.forget(conn, ["ref_1"]))
     assert await database.read(payloads.all_refs) == set()
+
+
+async def test_the_name_of_a_payload_file_is_on_disk_before_its_record_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bool] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    await PayloadFiles(tmp_path / "payloads").write(new_id("ref"), b"data")
+    assert synced == [False, True]  # the bytes, then the folder that names them
 
 
 async def test_more_records_are_forgotten_than_a_statement_has_parameters(database: Database) -> None:
