@@ -408,6 +408,8 @@ class ServerIndex:
     async def _token_weights(self, collection: str, facts: _CollectionFacts, tokens: Sequence[int]) -> dict[int, float]:
         """Return inverse document frequencies, derived from each token's best point as in the embedded index."""
         new = [token for token in tokens if token not in facts.idf]
+        if not new:
+            return {token: facts.idf[token] for token in tokens}
         requests = [
             m.QueryRequest(query=_sparse(Sparse([token], [1.0])), using=LEXICAL, limit=1, with_vector=[LEXICAL])
             for token in new
