@@ -20,6 +20,7 @@ from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.model import AnthropicModel, CitationMode
 from agentic_rag.models.anthropic.request import request_body, search_results
 from agentic_rag.models.base import (
+    MAX_TOKENS,
     BlockStarted,
     BlockStopped,
     CitationDelta,
@@ -346,6 +347,23 @@ def decode_values(*values: str) -> list[ModelEvent | None]:
 
 MESSAGE_START = '{"type":"message_start","message":{"model":"m"}}'
 BLOCK_START = '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
+
+
+def test_usage_that_no_service_can_have_is_bounded() -> None:
+    decoder = AnswerDecoder()
+    sent = {"input_tokens": 2**63, "cache_read_input_tokens": -5, "cache_creation_input_tokens": True}
+    start = {"type": "message_start", "message": {"model": "m", "usage": sent}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 10**10}}
+    for event in (start, end):
+        decoder.decode(json.dumps(event).encode())
+    completed = decoder.decode(b'{"type":"message_stop"}')
+    assert isinstance(completed, MessageCompleted)
+    assert completed.usage == Usage(MAX_TOKENS, 0, 0, MAX_TOKENS)
+
+
+def test_a_stop_reason_that_is_no_text_is_malformed() -> None:
+    with pytest.raises(ModelError, match="malformed"):
+        decode_values(MESSAGE_START, '{"type":"message_delta","delta":{"stop_reason":{"a":1}}}')
 
 
 def test_events_and_deltas_of_unknown_types_are_skipped() -> None:

@@ -19,6 +19,7 @@ from agentic_rag.models.base import (
     ModelEvent,
     TextDelta,
     ThinkingDelta,
+    token_count,
 )
 from agentic_rag.models.service_errors import broken_stream, stream_error
 from agentic_rag.models.split_pairs import SplitPairs, loads, loads_clean
@@ -129,7 +130,10 @@ class AnswerDecoder:
             model, usage = self._prefix + message["model"], self._usage_so_far()
             return MessageStarted(model, usage, _short_text(message.get("id")), _cache_miss(message.get("diagnostics")))
         if kind == "message_delta":
-            self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
+            reason = event["delta"]["stop_reason"]
+            if not isinstance(reason, str | None):
+                raise TypeError("a stop reason is no string")
+            self._stop_reason = reason or self._stop_reason
             self._category = (event["delta"].get("stop_details") or {}).get("category")
             self._count(event.get("usage") or {})
         elif kind == "message_stop":
@@ -208,7 +212,7 @@ class AnswerDecoder:
 
     def _count(self, usage: Json) -> None:
         """Update the usage. The figures are totals so far; a missing figure keeps its last value."""
-        self._usage.update({key: value for key, value in usage.items() if isinstance(value, int)})
+        self._usage.update({key: token_count(value) for key, value in usage.items() if isinstance(value, int)})
 
 
 def _short_text(value: object) -> str:
@@ -222,7 +226,4 @@ def _cache_miss(diagnostics: object) -> CacheMiss | None:
     name = _short_text(reason.get("type")) if isinstance(reason, dict) else ""
     if not isinstance(reason, dict) or not name:
         return None
-    tokens = reason.get("cache_missed_input_tokens")
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < 2**31:
-        tokens = 0
-    return CacheMiss(name, tokens)
+    return CacheMiss(name, token_count(reason.get("cache_missed_input_tokens")))
