@@ -31,6 +31,7 @@ from agentic_rag.models.base import (
     ModelRequest,
     TextDelta,
 )
+from agentic_rag.models.batches import BatchAnswer, read_line
 from agentic_rag.models.marks import INSTRUCTION
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted, demo
 from agentic_rag.testing.steps import Cite, RedactedThinking, Say, Step, Think, Use, say, step_events
@@ -359,6 +360,31 @@ def test_usage_that_no_service_can_have_is_bounded() -> None:
     completed = decoder.decode(b'{"type":"message_stop"}')
     assert isinstance(completed, MessageCompleted)
     assert completed.usage == Usage(MAX_TOKENS, 0, 0, MAX_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ({"type": "succeeded", "message": {"model": "m", "content": 5}}, BatchAnswer(model="m")),
+        (
+            {
+                "type": "succeeded",
+                "message": {
+                    "model": "\ud800",
+                    "content": [{"type": "text", "text": "a\ud800\x00"}, 5],
+                    "usage": {"input_tokens": 2**63, "output_tokens": -1},
+                },
+            },
+            BatchAnswer("a?", "?", Usage(MAX_TOKENS)),
+        ),
+        (
+            {"type": "errored", "error": {"error": {"message": "no \ud800"}}},
+            BatchAnswer(failure="the service refused the request: no ?"),
+        ),
+    ],
+)
+def test_a_malformed_result_of_a_batch_can_be_stored(result: Any, answer: BatchAnswer) -> None:
+    assert read_line(result) == answer
 
 
 def test_a_stop_reason_that_is_no_text_is_malformed() -> None:
