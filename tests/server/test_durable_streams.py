@@ -125,7 +125,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path: Path, monke
             if message["type"] == "http.response.body":
                 await anyio.sleep_forever()
 
-        scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path}
+        scope: dict[str, Any] = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path}
         scope |= {"raw_path": path.encode(), "query_string": b"offset=-1&live=sse", "root_path": "", "state": {}}
         scope |= {"headers": [(b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", None)}
         with anyio.fail_after(240):
