@@ -181,7 +181,7 @@ class _EmbedderProcess:
         answer: Future[Frame] = Future()
         with self._lock:
             if self._is_over:
-                raise self._ended()
+                raise self._end_error()
             number = next(self._numbers)
             self._waiting[number] = answer
         began = time.monotonic()
@@ -241,13 +241,13 @@ class _EmbedderProcess:
         with self._lock:
             lost = [*self._waiting.values()]
         for answer in lost:
-            answer.set_exception(self._ended())
+            answer.set_exception(self._end_error())
         with self._writing:  # closed between two writes, or another file could get the descriptor of the pipe
             for pipe in (self._stdin, self._stdout):
                 with suppress(OSError):
                     pipe.close()
 
-    def _ended(self) -> EmbedderFailed:
+    def _end_error(self) -> EmbedderFailed:
         return EmbedderFailed(NAME, f"its process ended (status {self._process.returncode})")
 
 
