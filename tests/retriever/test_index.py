@@ -480,6 +480,18 @@ async def test_a_damaged_shard_is_an_index_fault_and_others_still_work(tmp_path:
         assert await index.count("good") == 2
 
 
+async def test_a_quarantine_replaces_only_that_of_the_same_collection(tmp_path: Path) -> None:
+    for name in ("law-2", "law"):
+        async with open_embedded(tmp_path) as index:
+            await index.upsert(name, handbook())
+        for file in (tmp_path / "index" / name / "1").rglob("*.json"):
+            file.write_text("not json")
+        async with open_embedded(tmp_path) as index:
+            with pytest.raises(IndexUnavailable, match="open a collection"):
+                await index.count(name)
+    assert len(list((tmp_path / "index").glob("*/law-*"))) == 2
+
+
 async def test_a_token_weighs_more_the_fewer_chunks_contain_it(tmp_path: Path) -> None:
     texts = [f"pump {'valve' if number < 2 else 'hose'}" for number in range(12)]
     chunks = [
