@@ -161,6 +161,7 @@ def test_windows_cover_a_long_chunk_and_none_is_longer_than_the_embedder_reads()
         ("terms and conditions", 0),
         ("and or and or", 0),
         ("a, b and " * 2_000, 0),
+        (f"What does a lost card cost{' ' * 400}and what does a damaged book cost?", 2),
     ],
 )
 def test_a_question_about_two_things_has_two_parts(question: str, parts: int) -> None:
