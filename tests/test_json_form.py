@@ -1,5 +1,6 @@
 """The only camelCase converter: everything it writes can be read, and it accepts nothing else."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.base.json_form import camel, from_json, to_json
+from agentic_rag.base.json_form import camel, from_json, to_json, to_text
 
 
 class Colour(StrEnum):
@@ -69,3 +70,10 @@ def test_a_document_of_another_type_is_refused() -> None:
         from_json(Outer, {"displayName": "A", "colour": "green", "inner": {"chunkIds": []}})
     with pytest.raises(TypeError):
         to_json(object())
+
+
+@pytest.mark.parametrize("other", [1, 10**30, "\ud800"])
+def test_numbers_that_json_does_not_have_become_null(other: object) -> None:
+    document = {"a": [float("nan"), {"b": float("-inf")}], "c": (1.5, other)}
+    text = to_text(document)
+    assert json.loads(text, parse_constant=pytest.fail) == {"a": [None, {"b": None}], "c": [1.5, other]}

@@ -71,9 +71,8 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
             make_workspace(workspaces / ident)  # backups contain no empty folders
     indexed, without_file = _settle_documents(conn, workspaces, with_index)
     refs = payloads.all_refs(conn)
-    missing_refs = sorted(ref for ref in refs if not (data / "payloads" / ref).is_file())
-    for first in range(0, len(missing_refs), 500):
-        payloads.forget(conn, missing_refs[first : first + 500])
+    missing_refs = [ref for ref in refs if not (data / "payloads" / ref).is_file()]
+    payloads.forget(conn, missing_refs)
     conn.execute(sa.update(EXTRACTIONS).values(claimed_until=""))
     conn.execute(sa.update(ACCOUNTS).values(renewing_until=None))
     # logins and authorizations that ended since the backup must not become valid again

@@ -8,6 +8,7 @@ problem.
 
 import dataclasses
 import json
+import math
 import sys
 import types
 import typing
@@ -156,12 +157,23 @@ def to_text(document: Any) -> str:
     """Return a JSON document as text, keys in their order.
 
     A model's arguments may hold values that orjson refuses (a lone surrogate, an integer past 64 bits). The standard
-    library writes those escaped or in full.
+    library writes those escaped or in full. NaN and infinite numbers, which JSON does not have, become null.
     """
     try:
         return orjson.dumps(document).decode()
     except TypeError:
-        return json.dumps(document)
+        try:
+            return json.dumps(document, allow_nan=False)
+        except ValueError:
+            return json.dumps(_with_finite_numbers(document))
+
+
+def _with_finite_numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_finite_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_finite_numbers(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 from_text = json.loads

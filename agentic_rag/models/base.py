@@ -17,8 +17,19 @@ from agentic_rag.base.events import Usage
 from agentic_rag.base.messages import Block, Message, ToolSpec
 from agentic_rag.models.encoded import Settled
 
+MAX_TOKENS = 2**31 - 1
+"""Most tokens that one figure of a service's usage counts: the largest number that a column of it holds."""
+
 ThinkingMode = Literal["off", "auto"]
 """``auto``: the model decides how much to think. ``off``: as little thinking as the model allows."""
+
+
+def token_count(value: object) -> int:
+    """Return a number of tokens as a service reported it, from 0 to `MAX_TOKENS`; 0 for anything but a number.
+
+    A figure that no database column holds would fail the transaction that ends the turn.
+    """
+    return min(max(value, 0), MAX_TOKENS) if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 @dataclass(frozen=True, slots=True)

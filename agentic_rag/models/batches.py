@@ -13,7 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 from agentic_rag.base.errors import ModelError
 from agentic_rag.base.events import Usage
 from agentic_rag.base.json_form import Json
-from agentic_rag.models.base import ModelRequest
+from agentic_rag.base.messages import clean_text
+from agentic_rag.models.base import ModelRequest, token_count
 
 MAX_REQUESTS = 2_000
 """Most requests that callers put into one batch. The service allows 100 000 requests or 256 MB."""
@@ -78,19 +79,21 @@ def read_line(result: Any, prefix: str = "") -> BatchAnswer:
     kind = result.get("type") if isinstance(result, dict) else None
     if kind == "succeeded" and isinstance(result.get("message"), dict):
         message = result["message"]
-        blocks = [block for block in message.get("content") or () if isinstance(block, dict)]
+        content = message.get("content")
+        blocks = [block for block in (content if isinstance(content, list) else ()) if isinstance(block, dict)]
         text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
         reported = message.get("usage")
         used: Json = reported if isinstance(reported, dict) else {}
         names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-        usage = Usage(*(number if isinstance(number := used.get(name), int) else 0 for name in names))
+        usage = Usage(*(token_count(used.get(name)) for name in names))
         refused = "the model declined to answer" if message.get("stop_reason") == "refusal" else ""
-        return BatchAnswer(text, f"{prefix}{message.get('model') or ''}"[:200], usage, refused)
+        name = clean_text(f"{prefix}{message.get('model') or ''}"[:200])
+        return BatchAnswer(clean_text(text), name, usage, refused)
     if kind == "errored":
         sent = result.get("error")
         error = sent.get("error") if isinstance(sent, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
-        return BatchAnswer(failure=f"the service refused the request: {str(message)[:MAX_FAILURE]}")
+        return BatchAnswer(failure=f"the service refused the request: {clean_text(str(message)[:MAX_FAILURE])}")
     if kind == "expired":
         return BatchAnswer(failure="the batch expired before the service answered this request")
     if kind == "canceled":

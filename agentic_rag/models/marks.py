@@ -32,7 +32,7 @@ INSTRUCTION = (
     "passages write [[2]][[5]]. Use no other form of citation, and only numbers you were given."
 )
 
-_BELONGS_BEFORE = re.compile(r"(?:\s*[.,;:!?)\]。，；：！？、）」』”]+)*")
+_BELONGS_BEFORE = re.compile(r"(?:\s*[.,;:!?)\]。，；：！？、）」』”])*")
 """Punctuation behind a mark that still belongs to the marked statement, with blanks only before it."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？\n])\s*")

@@ -103,6 +103,7 @@ DELIVERIES = DeliveryRecord.__table__
 _rows = DELIVERIES.c
 _IN_ORDER = (_rows.transaction, _rows.id)
 _PENDING_ROWS = _rows.state == DeliveryState.PENDING
+# As text in the next two: a partial index only serves a query that states its condition, and a parameter states none.
 _HEAD = Prepared(
     sa.select(DELIVERIES)
     .where(_rows.endpoint_id == parameter(_rows.endpoint_id), sa.text(_PENDING))

@@ -22,6 +22,7 @@ from agentic_rag.store.deliveries import Event
 from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
+from agentic_rag.store.statements import in_parts
 
 
 class DocumentStatus(StrEnum):
@@ -515,9 +516,12 @@ def mark_joined(conn: Connection, read: DocumentRecord) -> bool:
 def unmark_joined(conn: Connection, domain_id: str, document_ids: Collection[str] | None = None) -> None:
     """Have the passages of some documents, or of all documents of a domain, compared with the stored context lines."""
     query = sa.update(DOCUMENTS).where(_documents.domain_id == domain_id, _documents.lines_joined)
-    if document_ids is not None:
-        query = query.where(_documents.id.in_(list(document_ids)))
-    conn.execute(query.values(lines_joined=False))
+    query = query.values(lines_joined=False)
+    if document_ids is None:
+        conn.execute(query)
+        return
+    for part in in_parts(document_ids):
+        conn.execute(query.where(_documents.id.in_(part)))
 
 
 def dense_ready(conn: Connection, read: Sequence[DocumentRecord]) -> None:

@@ -5,7 +5,7 @@ memories by a folder. Each writer of a memory locks that memory's row, so that w
 is in ``mcp_servers/promptx``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, NamedTuple
@@ -18,10 +18,9 @@ from agentic_rag.store import memories
 from agentic_rag.store.columns import BigInt
 from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.memories import ENGRAM_CUES, ENGRAMS, MEMORIES, EngramCueRecord, EngramRecord, MemoryRecord
+from agentic_rag.store.statements import in_parts
 
 _domains, _memories, _engrams, _cues = DOMAINS.c, MEMORIES.c, ENGRAMS.c, ENGRAM_CUES.c
-BATCH = 500
-"""Number of ids in one statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +163,10 @@ def supersede(conn: Connection, name: MemoryName, new: Sequence[EngramRecord]) -
 
 def _ids_among(conn: Connection, memory_id: str, ids: Sequence[str]) -> set[str]:
     existing: set[str] = set()
-    for part in _parts(ids):
+    for part in in_parts(ids):
         query = sa.select(_engrams.id).where(_engrams.memory_id == memory_id, _engrams.id.in_(part))
         existing.update(conn.scalars(query))
     return existing
-
-
-def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), BATCH):
-        yield ids[start : start + BATCH]
 
 
 def delete(conn: Connection, name: MemoryName, ids: Sequence[str]) -> int:
@@ -180,7 +174,7 @@ def delete(conn: Connection, name: MemoryName, ids: Sequence[str]) -> int:
     memory_id = conn.execute(sa.select(_memories.id).where(_memories.id == name.id).with_for_update()).scalar()
     removed = 0
     if memory_id is not None:
-        for part in _parts(ids):
+        for part in in_parts(ids):
             conn.execute(sa.delete(ENGRAM_CUES).where(_cues.memory_id == memory_id, _cues.engram_id.in_(part)))
             deletion = sa.delete(ENGRAMS).where(_engrams.memory_id == memory_id, _engrams.id.in_(part))
             removed += conn.execute(deletion).rowcount
@@ -296,7 +290,7 @@ def near(conn: Connection, name: MemoryName, words: Sequence[str], sharing: int,
 def fetch(conn: Connection, name: MemoryName, ids: Sequence[str]) -> list[EngramRecord]:
     """Return engrams by id, unordered."""
     records: list[EngramRecord] = []
-    for part in _parts(ids):
+    for part in in_parts(ids):
         records += EngramRecord.all(
             conn, sa.select(ENGRAMS).where(_engrams.memory_id == name.id, _engrams.id.in_(part))
         )

@@ -163,6 +163,7 @@ class _Numbers:
     """Row numbers of this process: microseconds since 1970 times 1024, always growing."""
 
     def __init__(self) -> None:
+        # The low ten bits keep processes apart that index a message in the same microsecond.
         self._last = time.time_ns() // 1_000 << 10 | time.perf_counter_ns() & 1023
 
     def take(self) -> int:

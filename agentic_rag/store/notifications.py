@@ -112,6 +112,7 @@ class Notifications:
         raw.add_termination_listener(end)
         self._changed = dict.fromkeys(self._heard, True)
         with anyio.fail_after(SEND_SECONDS):
+            # A notification that is lost only delays its reader, so no NOTIFY waits for the server's disk.
             await raw.execute("SET synchronous_commit TO off")
         while not broken.is_set():
             self._work = anyio.Event()

@@ -21,6 +21,7 @@ from agentic_rag.store import sessions
 from agentic_rag.store.clock import now
 from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.record import Record
+from agentic_rag.store.statements import in_parts
 
 
 class PayloadRecord(Record, table=True):
@@ -114,9 +115,10 @@ def hashes_of(conn: Connection, refs: Collection[str]) -> dict[str, str]:
     return {row.ref: row.sha256 for row in conn.execute(query)}
 
 
-def forget(conn: Connection, refs: list[str]) -> None:
+def forget(conn: Connection, refs: Iterable[str]) -> None:
     """Delete records whose files are gone."""
-    conn.execute(delete(PAYLOADS).where(_payloads.ref.in_(refs)))
+    for part in in_parts(refs):
+        conn.execute(delete(PAYLOADS).where(_payloads.ref.in_(part)))
 
 
 class PayloadFiles:
@@ -176,6 +178,12 @@ class PayloadFiles:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            # The record names the file, and a new name survives a power loss only once its folder is synced.
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         except OSError as exc:
             self._remove([ref])
             raise StorageFull(exc.strerror or "unknown reason") from exc

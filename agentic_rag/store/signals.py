@@ -65,6 +65,7 @@ SIGNALS = SignalRecord.__table__
 _signals = SIGNALS.c
 _SENT = "signals"
 """Key in ``conn.info`` of the signals that the connection's transaction has sent."""
+# by way of text, because PostgreSQL has no cast from a transaction's number (xid8) to an integer
 _NUMBER = "CAST(CAST({} AS text) AS bigint)"
 _INSERT = Prepared(
     sa.insert(SIGNALS).values(

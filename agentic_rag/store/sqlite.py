@@ -110,7 +110,7 @@ class SqliteFile:
         return conn
 
     def _start(self) -> None:
-        self._writer = self._connect("journal_mode=WAL", "foreign_keys=ON")
+        self._writer = self._connect("journal_mode=WAL")
         try:
             with self._writer.begin():
                 self._begin(durable=True)
@@ -196,6 +196,7 @@ class SqliteFile:
             conn = self._local.conn = self._connect("query_only=ON")
             self._readers.append(conn)
         with conn.begin():
+            # The driver begins no transaction by itself, and without one each statement would have its own snapshot.
             conn.exec_driver_sql("BEGIN")
             return fn(conn)
 

@@ -4,9 +4,10 @@ The parameters of a prepared statement are named after the columns.
 """
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import (
@@ -28,6 +29,11 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
 from agentic_rag.store.columns import Convert, document_text
+
+T = TypeVar("T")
+
+MOST_VALUES = 500
+"""Values in one ``IN`` list. PostgreSQL's driver takes 32 767 parameters, and SQLite as many or, if older, 999."""
 
 _PREFIX = "of_"  # no column name starts like this; SQLAlchemy reserves a column's own name for SET and VALUES
 
@@ -56,6 +62,13 @@ def run_by_sqlite(conn: Connection, sql: str, parameters: Sequence[Any] = ()) ->
         return cursor
     except sqlite3.Error as exc:
         raise DBAPIError.instance(sql, None, exc, sqlite3.Error, dialect=conn.dialect) from exc
+
+
+def in_parts(values: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the values of an ``IN`` list in parts of `MOST_VALUES`."""
+    remaining = iter(values)
+    while part := list(islice(remaining, MOST_VALUES)):
+        yield part
 
 
 def bind_values(values: Mapping[str, object]) -> dict[str, object]:

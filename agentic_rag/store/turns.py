@@ -131,6 +131,7 @@ TURNS = TurnRecord.__table__
 _turns = TURNS.c
 _BY_ID = _turns.id == parameter(_turns.id)
 _OF_SESSION = _turns.session_id == parameter(_turns.session_id)
+# not `not_in`, whose list is expanded when it runs: a prepared statement cannot contain one
 _UNFINISHED = and_(*(_turns.status != status for status in FINISHED))
 HAS_NOT_ENDED = _turns.ended_at.is_(None)
 """True for all unfinished turns and only for those; queries that include it use the partial index."""

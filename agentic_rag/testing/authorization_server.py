@@ -31,6 +31,8 @@ class Habits:
 
     metadata: dict[str, Any] = field(default_factory=dict)
     resource_metadata: dict[str, Any] = field(default_factory=dict)
+    named_metadata: str = ""
+    """The address of the metadata in a refusal; empty: where the server publishes it."""
     instead: dict[str, Override] = field(default_factory=dict)
     iss: str | None = ""
     """The ``iss`` of an authorization response; empty: the issuer, None: left out."""
@@ -232,7 +234,8 @@ class Guarded:
         headers = {name.decode(): text.decode() for name, text in scope["headers"]}
         token = headers.get("authorization", "").removeprefix("Bearer ")
         self.tokens.append(token)
-        where = f'resource_metadata="{base}/.well-known/oauth-protected-resource/mcp"'
+        named = self.granting.habits.named_metadata or f"{base}/.well-known/oauth-protected-resource/mcp"
+        where = f'resource_metadata="{named}"'
         if token not in self.granting.live:
             self.refused += 1
             scope_wanted = self.granting.habits.challenge_scope

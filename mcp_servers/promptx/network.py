@@ -51,7 +51,10 @@ def keywords(schema: str) -> list[str]:
 
 def is_array_index(word: str) -> bool:
     """Return whether a JavaScript object would list `word` among its leading, ascending integer keys."""
-    return word.isascii() and word.isdigit() and (word == "0" or word[0] != "0") and int(word) <= MAX_ARRAY_INDEX
+    if not (word.isascii() and word.isdigit()) or (word[0] == "0" and word != "0"):
+        return False
+    # The largest index has ten digits. Python refuses to convert more than 4 300.
+    return len(word) <= 10 and int(word) <= MAX_ARRAY_INDEX
 
 
 def object_order(words: Iterable[str]) -> list[str]:

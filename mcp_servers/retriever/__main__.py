@@ -14,7 +14,7 @@ import argparse
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -76,11 +76,12 @@ async def open_searcher(environment: Mapping[str, str]) -> AsyncIterator[Searche
         embedder = make_embedder(environment.get("AGENTIC_RAG_EMBEDDING", ""), MODEL_CACHE)
     except ValueError as error:
         raise SettingError(f"AGENTIC_RAG_EMBEDDING: {error}") from error
-    async with aclosing(_open_index(environment)) as index:
+    async with AsyncExitStack() as stack:
+        if embedder is not None:
+            await stack.enter_async_context(aclosing(embedder))
+        index = await stack.enter_async_context(aclosing(_open_index(environment)))
         await _check_collection(index, environment)
         yield Retriever(index, embedder)
-    if embedder:
-        await embedder.aclose()
 
 
 def _open_index(environment: Mapping[str, str]) -> Index:

@@ -49,7 +49,6 @@ from mcp_servers.retriever.index import (
     EVERYTHING,
     LEADERS,
     LEXICAL,
-    MAX_NAMES,
     UPSERT_BATCH,
     WINDOWS,
     Calibration,
@@ -59,6 +58,7 @@ from mcp_servers.retriever.index import (
     LegResults,
     Scored,
     Selection,
+    names_with_part,
     only_in,
     searchable_text,
     split_name,
@@ -173,7 +173,7 @@ class EdgeCollections:
     def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
         return {str(record.id) for record in retrieve(self._store.shard(collection), chunk_ids)}
 
-    def document_names(self, collection: str, selection: Selection) -> list[str]:
+    def document_names(self, collection: str, selection: Selection, part: str = "") -> list[str]:
         shard = self._store.shard(collection)
         must = conditions(shard, selection)
         if shard is None or must is None:
@@ -181,7 +181,7 @@ class EdgeCollections:
         with engine_errors("list documents"):
             # Only a heading filter needs the engine, which takes 10 µs for each chunk that it visits.
             values = document_values(shard, must) if selection.heading else documents(shard).values(selection)
-        return sorted({*map(document_name, values)})[:MAX_NAMES]
+        return names_with_part(map(document_name, values), part)
 
     def search_legs(
         self,

@@ -84,8 +84,8 @@ class EdgeIndex:
     async def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
         return await self._call(self._collections.existing, collection, chunk_ids)
 
-    async def document_names(self, collection: str, selection: Selection) -> list[str]:
-        return await self._call(self._collections.document_names, collection, selection)
+    async def document_names(self, collection: str, selection: Selection, part: str = "") -> list[str]:
+        return await self._call(self._collections.document_names, collection, selection, part)
 
     async def search_legs(
         self,

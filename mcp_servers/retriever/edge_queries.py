@@ -11,11 +11,8 @@ import qdrant_edge as engine
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_points import DOCUMENT, HEADINGS, IndexedDocuments, stored_chunk
 from mcp_servers.retriever.edge_shard import Shard, engine_errors
-from mcp_servers.retriever.index import COARSE, DENSE, EVERYTHING, LEXICAL, WINDOWS, Scored, Selection
+from mcp_servers.retriever.index import COARSE, DENSE, EVERYTHING, LEXICAL, MAX_DOCUMENTS, WINDOWS, Scored, Selection
 from mcp_servers.retriever.lexical import Sparse
-
-MAX_DOCUMENTS = 1_000_000
-"""Limit for listing a collection's documents, because the engine requires one."""
 
 PointIds = dict[str, UUID]
 """The engine's id objects by chunk id. The engine parses a text id in 5 µs, and takes its own object in 1 µs."""

@@ -127,7 +127,7 @@ class ShardStore:
             return IndexUnavailable(action, reason)
         aside = self._folder / DAMAGED
         aside.mkdir(exist_ok=True)
-        for older in aside.glob(f"{name}-[0-9]*"):
+        for older in aside.glob(f"{name}-{'[0-9]' * 8}T{'[0-9]' * 6}"):
             shutil.rmtree(older, ignore_errors=True)
         place = aside / f"{name}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
         with suppress(FileNotFoundError):

@@ -110,7 +110,7 @@ class HttpEmbedder:
     def _json(self, answer: bytes) -> Any:
         try:
             return json.loads(answer)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise EmbedderFailed(self.name, "the endpoint's answer is not JSON") from exc
 
     def _vectors(self, answer: Any, count: int) -> list[list[float]]:

@@ -6,7 +6,7 @@ present them.
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
@@ -34,6 +34,9 @@ COMPLETED = 20
 
 MAX_NAMES = 1_000
 """Maximum number of document names in one answer."""
+
+MAX_DOCUMENTS = 1_000_000
+"""Limit for listing a collection's documents, because both engines require one."""
 
 KEYWORD_FIELDS = ("document_id", "document_name", "type", "heading_path")
 """Payload fields that a Qdrant server indexes as keywords for filters; `ordinal` has an integer index."""
@@ -281,8 +284,11 @@ class Index(Protocol):
 
     async def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]: ...
 
-    async def document_names(self, collection: str, selection: Selection) -> list[str]:
-        """Return the names of the documents that match `selection`, sorted, at most 1 000."""
+    async def document_names(self, collection: str, selection: Selection, part: str = "") -> list[str]:
+        """Return the names of the documents that match `selection`, sorted, at most 1 000.
+
+        `part` limits them to the names that contain this text, in upper or lower case.
+        """
 
     async def search_legs(
         self,
@@ -346,6 +352,12 @@ def searchable_text(chunk: Chunk) -> str:
     """Return the text of a chunk that its vectors represent: its headings, its context line and its text."""
     context = (chunk.context,) if chunk.context else ()
     return "\n".join((*chunk.heading_path, *context, chunk.text))
+
+
+def names_with_part(names: Iterable[str], part: str) -> list[str]:
+    """Return the answer of `Index.document_names` for the names of all documents that match its selection."""
+    wanted = part.casefold()
+    return sorted({name for name in names if wanted in name.casefold()})[:MAX_NAMES]
 
 
 def ending(name: str) -> str:

@@ -69,7 +69,8 @@ def _count(index: EdgeCollections, data: Json, _: bytes) -> Frame:
 
 
 def _document_names(index: EdgeCollections, data: Json, _: bytes) -> Frame:
-    return Frame({"value": index.document_names(data["collection"], unpack_selection(data["selection"]))})
+    names = index.document_names(data["collection"], unpack_selection(data["selection"]), data["part"])
+    return Frame({"value": names})
 
 
 def _existing(index: EdgeCollections, data: Json, _: bytes) -> Frame:

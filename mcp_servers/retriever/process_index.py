@@ -214,8 +214,8 @@ class ProcessIndex:
         answer = await self._read("existing", "read chunks", {"collection": collection, "chunk_ids": [*chunk_ids]})
         return set(answer.data["value"])
 
-    async def document_names(self, collection: str, selection: Selection) -> list[str]:
-        data = {"collection": collection, "selection": pack_selection(selection)}
+    async def document_names(self, collection: str, selection: Selection, part: str = "") -> list[str]:
+        data = {"collection": collection, "selection": pack_selection(selection), "part": part}
         names: list[str] = (await self._read("document_names", "list documents", data)).data["value"]
         return names
 

@@ -103,6 +103,7 @@ def split_question(text: str) -> list[str]:
     """
     if len(text) > MAX_PART:
         return []
+    text = " ".join(text.split())  # the search for a conjunction takes the cube of the length of a gap
     parts: list[str] = []
     for sentence in filter(None, map(str.strip, _ENDS.split(text))):
         parts += _split_sentence(sentence)

@@ -282,11 +282,11 @@ class Retriever:
         """Return the id or full name that `document` stands for. Raises `UnknownDocument`."""
         if await self._index.document_names(collection, replace(selection, document=document)):
             return document
-        names = await self._index.document_names(collection, selection)
-        meant = [name for name in names if document.casefold() in name.casefold()]
-        if len(meant) != 1:
-            raise UnknownDocument(document, (meant or names)[:MAX_SUGGESTIONS])
-        return meant[0]
+        names = await self._index.document_names(collection, selection, document)
+        if len(names) == 1:
+            return names[0]
+        suggestions = names or await self._index.document_names(collection, selection)
+        raise UnknownDocument(document, suggestions[:MAX_SUGGESTIONS])
 
 
 def search_passages(

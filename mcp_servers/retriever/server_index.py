@@ -27,6 +27,7 @@ from mcp_servers.retriever.index import (
     KEYWORD_FIELDS,
     LEADERS,
     LEXICAL,
+    MAX_DOCUMENTS,
     MAX_NAMES,
     UPSERT_BATCH,
     WINDOWS,
@@ -38,6 +39,7 @@ from mcp_servers.retriever.index import (
     Scored,
     Selection,
     ending,
+    names_with_part,
     only_in,
     sample_key,
     searchable_text,
@@ -163,13 +165,15 @@ class ServerIndex:
     async def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
         return {str(record.id) for record in await self._retrieve(collection, chunk_ids, False)}
 
-    async def document_names(self, collection: str, selection: Selection) -> list[str]:
+    async def document_names(self, collection: str, selection: Selection, part: str = "") -> list[str]:
         if selection.document_ids == () or not await self._look(collection):
             return []
+        # The server cannot search within names: the field's index compares whole values.
+        limit = MAX_DOCUMENTS if part else MAX_NAMES
         facet = self._client.facet(
-            _physical(collection), "document_name", facet_filter=_filter(selection), limit=MAX_NAMES, exact=True
+            _physical(collection), "document_name", facet_filter=_filter(selection), limit=limit, exact=True
         )
-        return sorted(str(hit.value) for hit in (await self._call("list documents", facet)).hits)
+        return names_with_part((str(hit.value) for hit in (await self._call("list documents", facet)).hits), part)
 
     async def search_legs(
         self,
@@ -404,6 +408,8 @@ class ServerIndex:
     async def _token_weights(self, collection: str, facts: _CollectionFacts, tokens: Sequence[int]) -> dict[int, float]:
         """Return inverse document frequencies, derived from each token's best point as in the embedded index."""
         new = [token for token in tokens if token not in facts.idf]
+        if not new:
+            return {token: facts.idf[token] for token in tokens}
         requests = [
             m.QueryRequest(query=_sparse(Sparse([token], [1.0])), using=LEXICAL, limit=1, with_vector=[LEXICAL])
             for token in new

@@ -15,19 +15,21 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
+from itertools import count
 
 import anyio
 import anyio.to_thread
 
 from mcp_servers.child_processes import python_environment
-from mcp_servers.frames import Frame, FrameReader, send_frame, take_stdout
+from mcp_servers.frames import BadFrame, Frame, FrameReader, send_frame, take_stdout
+from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.errors import EmbedderFailed, ModelMissing
 from mcp_servers.retriever.index_frames import pack_vectors, unpack_vectors
 
@@ -69,13 +71,17 @@ class WheelEmbedder:
     name = NAME
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reader: threading.Thread | None = None
-        self._waiting: dict[int, Future[Frame]] = {}
-        self._numbers = 0
+        self._process: _EmbedderProcess | None = None
         self._lock = threading.Lock()
+        """Held while a process is started or taken away, never during a request."""
         self._documents = anyio.CapacityLimiter(1)
         self._queries = anyio.CapacityLimiter(4)
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the running process; None while none runs."""
+        process = self._process
+        return process.pid if process is not None and process.is_running else None
 
     async def token_limit(self) -> int:
         """Return the size of a window."""
@@ -97,13 +103,11 @@ class WheelEmbedder:
 
     async def aclose(self) -> None:
         with self._lock:
-            process, reader = self._process, self._reader
-            self._process = self._reader = None
-        if process is not None and reader is not None:
-            with suppress(OSError):
-                process.kill()
+            process, self._process = self._process, None
+        if process is not None:
+            process.kill()
             with anyio.CancelScope(shield=True):  # bounded: a killed process ends at once
-                await anyio.to_thread.run_sync(reader.join, END_SECONDS)
+                await anyio.to_thread.run_sync(process.join, END_SECONDS)
 
     async def _ask(
         self, texts: Sequence[str], limiter: anyio.CapacityLimiter, seconds: float, *, query: bool
@@ -114,74 +118,137 @@ class WheelEmbedder:
         return await anyio.to_thread.run_sync(ask, limiter=limiter, abandon_on_cancel=True)
 
     def _exchange(self, texts: list[str], seconds: float, *, query: bool) -> list[list[float]]:
-        answer: Future[Frame] = Future()
         with self._lock:
-            process = self._start_if_needed()
-            self._numbers += 1
-            number = self._numbers
-            self._waiting[number] = answer
-        try:
-            self._send(process, Frame({"number": number, "texts": texts, "query": query}))
-            frame = answer.result(seconds)
-        except FutureTimeout as exc:
-            raise EmbedderFailed(self.name, f"no answer within {seconds:g} s") from exc
-        finally:
-            self._waiting.pop(number, None)
+            if self._process is None or not self._process.is_running:
+                self._process = _EmbedderProcess()
+            process = self._process
+        frame = process.exchange({"texts": texts, "query": query}, seconds)
         if "error" in frame.data:
             raise EmbedderFailed(self.name, frame.data["error"])
         return unpack_vectors(frame.floats, len(texts))
 
-    def _send(self, process: subprocess.Popen[bytes], frame: Frame) -> None:
-        assert process.stdin is not None
-        try:
-            with self._lock:
-                process.stdin.write(frame.encode())
-                process.stdin.flush()
-        except (OSError, ValueError) as exc:
-            raise EmbedderFailed(self.name, f"its process does not take requests ({exc})") from exc
 
-    def _start_if_needed(self) -> subprocess.Popen[bytes]:
-        """Return the running process, after starting one if none runs."""
-        if self._process is not None and self._process.poll() is None:
-            return self._process
+class _EmbedderProcess:
+    """One process, and the requests that it has not answered. Used by several threads."""
+
+    def __init__(self) -> None:
+        """Start the process. Raises `ModelMissing` and `EmbedderFailed`."""
         if not is_installed():
-            raise ModelMissing(self.name)
+            raise ModelMissing(NAME)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "mcp_servers.retriever.wheel_embedder"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                bufsize=0,
                 env=python_environment(OPENBLAS_NUM_THREADS="1"),  # the other cores are for the server
                 start_new_session=True,
             )
         except OSError as exc:
-            raise EmbedderFailed(self.name, f"its process cannot be started: {exc}") from exc
-        self._reader = threading.Thread(target=self._receive, args=(self._process,), daemon=True, name="wheel embedder")
+            raise EmbedderFailed(NAME, f"its process cannot be started: {exc}") from exc
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        # A process that hangs reads nothing. A blocking write to it would never end, and nothing could end it.
+        os.set_blocking(self._stdin.fileno(), False)
+        self._waiting: dict[int, Future[Frame]] = {}
+        self._numbers = count(1)
+        self._heard_at: float | None = None
+        """When the process last sent something."""
+        self._is_over = False
+        """Whether the process has ended or was killed: it gets no more requests."""
+        self._lock = threading.Lock()
+        """Held while a request is added to the waiting ones or taken from them."""
+        self._writing = threading.Lock()
+        """Held while a frame is written, because a pipe takes a large one in several parts."""
+        self._reader = threading.Thread(target=self._receive, daemon=True, name="wheel embedder")
         self._reader.start()
-        return self._process
 
-    def _receive(self, process: subprocess.Popen[bytes]) -> None:
-        """Deliver answers to the waiting requests until the process ends; then fail the rest."""
-        assert process.stdout is not None
-        frames = FrameReader()
-        with suppress(OSError, ValueError):
-            while data := os.read(process.stdout.fileno(), PIPE_BYTES):
-                for frame in frames.feed(data):
-                    if waiting := self._waiting.get(frame.data["number"]):
-                        waiting.set_result(frame)
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return not self._is_over and self._process.poll() is None
+
+    def exchange(self, data: Json, seconds: float) -> Frame:
+        """Send a request and return its answer. Blocks. A process that has answered nothing since then is killed.
+
+        Raises:
+            EmbedderFailed: no answer came within ``seconds``, or the process ended.
+        """
+        answer: Future[Frame] = Future()
         with self._lock:
-            if self._process is process or self._process is None:
-                self._process = None
-                lost, self._waiting = [*self._waiting.values()], {}
-            else:
-                lost = []
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with suppress(OSError, ValueError):
-                pipe.close()  # type: ignore[union-attr]
+            if self._is_over:
+                raise self._end_error()
+            number = next(self._numbers)
+            self._waiting[number] = answer
+        began = time.monotonic()
+        deadline = began + seconds
+        try:
+            self._send(Frame({"number": number, **data}).encode(), deadline)
+            return answer.result(max(deadline - time.monotonic(), 0))
+        except TimeoutError as exc:
+            # One that never answered may still be loading its model, and would take as long again if it were killed.
+            if self._heard_at is not None and self._heard_at < began:
+                self.kill()
+            raise EmbedderFailed(NAME, f"no answer within {seconds:g} s") from exc
+        except (OSError, ValueError) as exc:
+            raise EmbedderFailed(NAME, f"its process does not take requests ({exc})") from exc
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+
+    def kill(self) -> None:
+        """Kill the process. `_receive` notices the end and fails the waiting requests."""
+        self._is_over = True  # at once: the next request must start another process, not wait for the end of this one
+        with suppress(OSError):
+            self._process.kill()
+
+    def join(self, seconds: float) -> None:
+        """Wait until the process has ended. Blocks."""
+        self._reader.join(seconds)
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        """Write a frame. Raises TimeoutError after the deadline."""
+        if not self._writing.acquire(timeout=max(deadline - time.monotonic(), 0)):
+            raise TimeoutError
+        try:
+            room = select.poll()
+            room.register(self._stdin.fileno(), select.POLLOUT)
+            view = memoryview(data)
+            while view:
+                if not room.poll(max(deadline - time.monotonic(), 0) * 1000):
+                    raise TimeoutError
+                view = view[os.write(self._stdin.fileno(), view) :]
+        finally:
+            self._writing.release()
+
+    def _receive(self) -> None:
+        """Deliver answers to the waiting requests until the process ends; then fail the rest."""
+        frames = FrameReader()
+        with suppress(OSError, ValueError, BadFrame):
+            while data := os.read(self._stdout.fileno(), PIPE_BYTES):
+                self._heard_at = time.monotonic()
+                for frame in frames.feed(data):
+                    with self._lock:
+                        answer = self._waiting.pop(frame.data["number"], None)
+                    if answer is not None:
+                        answer.set_result(frame)
+        self.kill()  # bytes that are no frame: no later ones can be read
+        self._process.wait()
+        with self._lock:
+            lost = [*self._waiting.values()]
         for answer in lost:
-            if not answer.done():
-                answer.set_exception(EmbedderFailed(self.name, f"its process ended (status {process.returncode})"))
+            answer.set_exception(self._end_error())
+        with self._writing:  # closed between two writes, or another file could get the descriptor of the pipe
+            for pipe in (self._stdin, self._stdout):
+                with suppress(OSError):
+                    pipe.close()
+
+    def _end_error(self) -> EmbedderFailed:
+        return EmbedderFailed(NAME, f"its process ended (status {self._process.returncode})")
 
 
 class _Service:

@@ -21,6 +21,7 @@ from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.model import AnthropicModel, CitationMode
 from agentic_rag.models.anthropic.request import request_body, search_results
 from agentic_rag.models.base import (
+    MAX_TOKENS,
     BlockStarted,
     BlockStopped,
     CitationDelta,
@@ -31,6 +32,7 @@ from agentic_rag.models.base import (
     ModelRequest,
     TextDelta,
 )
+from agentic_rag.models.batches import BatchAnswer, read_line
 from agentic_rag.models.marks import INSTRUCTION
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted, demo
 from agentic_rag.testing.steps import Cite, RedactedThinking, Say, Step, Think, Use, say, step_events
@@ -358,6 +360,48 @@ def decode_values(*values: str) -> list[ModelEvent | None]:
 
 MESSAGE_START = '{"type":"message_start","message":{"model":"m"}}'
 BLOCK_START = '{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
+
+
+def test_usage_that_no_service_can_have_is_bounded() -> None:
+    decoder = AnswerDecoder()
+    sent = {"input_tokens": 2**63, "cache_read_input_tokens": -5, "cache_creation_input_tokens": True}
+    start = {"type": "message_start", "message": {"model": "m", "usage": sent}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 10**10}}
+    for event in (start, end):
+        decoder.decode(json.dumps(event).encode())
+    completed = decoder.decode(b'{"type":"message_stop"}')
+    assert isinstance(completed, MessageCompleted)
+    assert completed.usage == Usage(MAX_TOKENS, 0, 0, MAX_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("result", "answer"),
+    [
+        ({"type": "succeeded", "message": {"model": "m", "content": 5}}, BatchAnswer(model="m")),
+        (
+            {
+                "type": "succeeded",
+                "message": {
+                    "model": "\ud800",
+                    "content": [{"type": "text", "text": "a\ud800\x00"}, 5],
+                    "usage": {"input_tokens": 2**63, "output_tokens": -1},
+                },
+            },
+            BatchAnswer("a?", "?", Usage(MAX_TOKENS)),
+        ),
+        (
+            {"type": "errored", "error": {"error": {"message": "no \ud800"}}},
+            BatchAnswer(failure="the service refused the request: no ?"),
+        ),
+    ],
+)
+def test_a_malformed_result_of_a_batch_can_be_stored(result: Any, answer: BatchAnswer) -> None:
+    assert read_line(result) == answer
+
+
+def test_a_stop_reason_that_is_no_text_is_malformed() -> None:
+    with pytest.raises(ModelError, match="malformed"):
+        decode_values(MESSAGE_START, '{"type":"message_delta","delta":{"stop_reason":{"a":1}}}')
 
 
 def test_events_and_deltas_of_unknown_types_are_skipped() -> None:

@@ -18,7 +18,7 @@ from agentic_rag.base.events import Usage
 from agentic_rag.base.messages import ToolSpec, user_message
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.model import AnthropicModel
-from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest, TextDelta
+from agentic_rag.models.base import BlockStopped, MessageCompleted, ModelEvent, ModelRequest, TextDelta
 from agentic_rag.models.sse import SSEReader
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted, demo
 from agentic_rag.testing.frames import PING, frames
@@ -251,6 +251,55 @@ async def test_an_error_event_about_the_request_is_not_retried() -> None:
 async def test_a_malformed_event_is_an_error_and_not_the_end(garbage: str) -> None:
     _, error = await call_with_failure(Fault(garbage_after=4, garbage=garbage))
     assert (error.kind, error.retryable, error.started) == ("malformed_stream", True, True)
+
+
+CITED = {"type": "search_result_location", "search_result_index": 0, "start_block_index": 0, "end_block_index": 1}
+CITED |= {"cited_text": "words", "source": "s"}
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"type": "citations_delta", "citation": CITED | {"cited_text": 5}},
+        {"type": "citations_delta", "citation": CITED | {"search_result_index": "0"}},
+        {"type": "citations_delta", "citation": CITED | {"end_block_index": None}},
+        {"type": "citations_delta", "citation": CITED | {"start_block_index": 0.5}},
+        {"type": "signature_delta", "signature": 5},
+    ],
+)
+def test_a_delta_with_a_field_of_another_type_is_malformed(delta: dict[str, object]) -> None:
+    decoder = AnswerDecoder()
+    decoder.decode(b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}')
+    with pytest.raises(ModelError) as error:
+        decoder.decode(json.dumps({"type": "content_block_delta", "index": 0, "delta": delta}).encode())
+    assert error.value.kind == "malformed_stream"
+
+
+@pytest.mark.parametrize(
+    ("index", "block"),
+    [
+        ("0", {"type": "text", "text": ""}),
+        (0, {"type": "text", "text": 5}),
+        (0, {"type": "thinking", "thinking": ["a"]}),
+        (0, {"type": "thinking", "thinking": "", "signature": 5}),
+        (0, {"type": "tool_use", "id": 5, "name": "look", "input": {}}),
+        (0, {"type": "tool_use", "id": "t1", "name": None, "input": {}}),
+    ],
+)
+def test_a_block_with_a_field_of_another_type_is_malformed(index: object, block: dict[str, object]) -> None:
+    with pytest.raises(ModelError) as error:
+        AnswerDecoder().decode(
+            json.dumps({"type": "content_block_start", "index": index, "content_block": block}).encode()
+        )
+    assert error.value.kind == "malformed_stream"
+
+
+def test_a_call_that_begins_with_an_empty_text_as_its_input_has_no_arguments() -> None:
+    decoder = AnswerDecoder()
+    block = {"type": "tool_use", "id": "t1", "name": "look", "input": ""}
+    decoder.decode(json.dumps({"type": "content_block_start", "index": 0, "content_block": block}).encode())
+    stopped = decoder.decode(b'{"type":"content_block_stop","index":0}')
+    assert stopped == BlockStopped(0, block | {"input": {}})
 
 
 async def test_an_endless_event_is_an_error() -> None:

@@ -25,6 +25,7 @@ from agentic_rag.base.messages import (
 )
 from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.base import (
+    MAX_TOKENS,
     BlockStarted,
     BlockStopped,
     CitationDelta,
@@ -366,6 +367,14 @@ def test_what_follows_the_finish_reason_still_becomes_a_whole_block(late: Block,
     check_order(events)
     assert blocks(events) == [text_block("Well."), expected]
     assert find_end(events).stop_reason == reason
+
+
+def test_usage_that_no_service_can_have_is_bounded() -> None:
+    decoder = ChatDecoder("small-1")
+    usage = {"prompt_tokens": 2**63, "completion_tokens": -5, "prompt_tokens_details": {"cached_tokens": True}}
+    frames = [json.dumps({"choices": [], "usage": usage}), "[DONE]"]
+    events = [event for frame in frames for event in decoder.decode(frame.encode())]
+    assert find_end(events).usage == Usage(input=MAX_TOKENS)
 
 
 def test_an_answer_with_an_open_piece_behind_the_finish_reason_is_not_finished() -> None:

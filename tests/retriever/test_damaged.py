@@ -42,6 +42,46 @@ def overwrite_bytes(data: bytearray, rng: random.Random) -> bytearray:
     return data
 
 
+NUMBERS = {
+    "docx": ("idx", "srcOrd", "w:val"),
+    "xlsx": ("idx", "max", "min"),
+    "pptx": ("cy", "id", "idx", "lvl", "srcOrd", "startAt", "x", "y"),
+    "odt": ("text:level", "text:display-levels", "text:outline-level", "text:start-value"),
+}
+"""Attributes that our own readers take for numbers."""
+
+
+@pytest.mark.attack(kind="files")
+@pytest.mark.parametrize(
+    ("make", "ending"),
+    [
+        (office_files.word, "docx"),
+        (office_files.sheets, "xlsx"),
+        (office_files.slides, "pptx"),
+        (office_files.open_text, "odt"),
+    ],
+)
+def test_a_number_that_is_none_or_has_5000_digits_costs_no_text(
+    make: Callable[[Path], Path], ending: str, tmp_path: Path
+) -> None:
+    path = make(tmp_path / f"whole.{ending}")
+    with zipfile.ZipFile(path) as package:
+        members = {name: package.read(name) for name in package.namelist()}
+    whole = parse(path, path.name)
+    for attribute in NUMBERS[ending]:
+        pattern = re.compile(rf"""(?<![\w:-]){attribute}=(["'])-?\d+\1""".encode())
+        for value in ("x", "9" * 5_000, "999999999", "-1"):
+            changed = files.package(
+                tmp_path / f"changed{path.suffix}",
+                {
+                    name: pattern.sub(f'{attribute}="{value}"'.encode(), data) if name.endswith(".xml") else data
+                    for name, data in members.items()
+                },
+            )
+            blocks = parse(changed, changed.name).blocks
+            assert len(blocks) >= len(whole.blocks), f"{attribute}={value[:9]}"
+
+
 @pytest.mark.attack(kind="files")
 @pytest.mark.parametrize("path", CORPUS, ids=[path.name for path in CORPUS])
 def test_a_damaged_file_is_read_or_refused_with_its_name_and_a_remedy(path: Path, tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ async def test_a_busy_endpoint_is_retried() -> None:
     [
         (PlainTextResponse("no such model", 404), "status 404: no such model"),
         (PlainTextResponse("hello"), "not JSON"),
+        (PlainTextResponse("[" * 100_000), "not JSON"),
         ({"vectors": []}, "not the shape"),
         ({"data": []}, "0 vectors for 1 texts"),
         ({"data": [{"index": 0, "embedding": []}]}, "1 vectors for 1 texts"),

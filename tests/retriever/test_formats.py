@@ -273,6 +273,15 @@ def test_html_cells_keep_words_apart_and_fill_their_row_spans(tmp_path: Path) ->
     assert read_html(tmp_path, source) == ["city | rates | rates\nBonn | 3 4 | 5\nBonn | 6 | 7"]
 
 
+def test_numbers_of_5000_digits_in_html_cost_no_text(tmp_path: Path) -> None:
+    number = "9" * 5_000
+    table = f"<table><tr><th>city<th colspan={number}>rates<tr><td rowspan={number}>Bonn<td>3</table>"
+    source = f"{table}<ol start={number}><li value={number}>first</ol>"
+    rows, items = read_html(tmp_path, source)
+    assert rows.splitlines()[1].startswith("Bonn | 3 |")
+    assert items.endswith(". first")
+
+
 def test_layout_tables_in_html_are_read_as_text(tmp_path: Path) -> None:
     source = "<table><tr><td><h1>Leave</h1><p>25 days.</p><td><table><tr><td>a<td>b<tr><td>1<td>2</table>end</table>"
     assert read_html(tmp_path, source) == ["Leave", "25 days.", "a | b\n1 | 2", "end"]

@@ -15,9 +15,10 @@ import pytest
 
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_index import EdgeIndex
-from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexOwned, IndexUnavailable
+from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexOwned, IndexUnavailable, UnknownDocument
 from mcp_servers.retriever.fusion import fuse_legs
 from mcp_servers.retriever.index import (
+    MAX_NAMES,
     Calibration,
     CandidateLimit,
     CollectionMeta,
@@ -28,6 +29,7 @@ from mcp_servers.retriever.index import (
 )
 from mcp_servers.retriever.lexical import query_vector
 from mcp_servers.retriever.process_index import open_process_index
+from mcp_servers.retriever.retrieval import Retriever
 
 from .corpus import handbook, long_section, rules
 
@@ -166,6 +168,25 @@ async def test_a_long_document_is_deleted_completely(index: Index, name: str) ->
     await index.upsert(name, [replace(chunk, document_name="renamed.TXT") for chunk in long_section(150)[:3]])
     assert await index.document_names(name, Selection(type="txt")) == ["renamed.TXT"]
     assert await index.count(name, "doc-long") == 3
+    await index.drop(name)
+
+
+async def test_document_names_are_found_by_a_part_in_a_collection_of_more_than_one_answer(
+    index: Index, name: str
+) -> None:
+    chunk = rules()[0]
+    names = [f"Note {number:04}.md" for number in range(MAX_NAMES + 5)]
+    chunks = [
+        replace(chunk, chunk_id=str(uuid4()), document_id=f"d{number}", document_name=document_name)
+        for number, document_name in enumerate(names)
+    ]
+    await index.upsert(name, chunks)
+    assert len(await index.document_names(name, Selection())) == MAX_NAMES
+    assert await index.document_names(name, Selection(), "note 1004") == names[-1:]
+    assert await index.document_names(name, Selection(type="pdf"), "note 1004") == []
+    assert (await Retriever(index).search(name, chunk.text, 1, document="1004")).hits[0].document_name == names[-1]
+    with pytest.raises(UnknownDocument, match=r"Note 0000\.md; Note 0001\.md"):
+        await Retriever(index).search(name, chunk.text, 1, document="1005")
     await index.drop(name)
 
 
@@ -457,6 +478,18 @@ async def test_a_damaged_shard_is_an_index_fault_and_others_still_work(tmp_path:
         with pytest.raises(IndexUnavailable, match="open a collection"):
             await index.count("bad")
         assert await index.count("good") == 2
+
+
+async def test_a_quarantine_replaces_only_that_of_the_same_collection(tmp_path: Path) -> None:
+    for name in ("law-2", "law"):
+        async with open_embedded(tmp_path) as index:
+            await index.upsert(name, handbook())
+        for file in (tmp_path / "index" / name / "1").rglob("*.json"):
+            file.write_text("not json")
+        async with open_embedded(tmp_path) as index:
+            with pytest.raises(IndexUnavailable, match="open a collection"):
+                await index.count(name)
+    assert len(list((tmp_path / "index").glob("*/law-*"))) == 2
 
 
 async def test_a_token_weighs_more_the_fewer_chunks_contain_it(tmp_path: Path) -> None:

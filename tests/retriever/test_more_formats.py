@@ -485,6 +485,7 @@ def test_the_delimiter_follows_the_suffix_and_the_first_lines(
         ("\ufeff---\r\ntitle: x\r\ndate: 2031-02-03\r\n...\r\n\r\nText.", "2031-02-03"),
         ('+++\ntitle = "x"\ndate = 2031-02-03T10:00:00Z\n+++\nText.', "2031-02-03"),
         ("\n---yaml\ndate: 2031-02-03\n---\nText.", "2031-02-03"),
+        (f"---\ntitle: x\n{chr(10) * 50_000}date: 2031-02-03\n---\nText.", "2031-02-03"),
         ("---\n---\nText.", None),
         ("---\n\nText.\n\n---\n\nText.", None),
     ],

@@ -1,20 +1,27 @@
 """The embedder of the wheel, windows, and questions of several parts: meaning across languages without a download."""
 
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 
+from mcp_servers.retriever import wheel_embedder
 from mcp_servers.retriever.chunking import Chunk, TextSpan
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.embedders import make_embedder
+from mcp_servers.retriever.errors import EmbedderFailed
 from mcp_servers.retriever.questions import required_codes, split_question
 from mcp_servers.retriever.retrieval import Retriever
 from mcp_servers.retriever.sentences import split_sentences
-from mcp_servers.retriever.wheel_embedder import NAME, TOKEN_LIMIT, WheelEmbedder
+from mcp_servers.retriever.wheel_embedder import BATCH, NAME, TOKEN_LIMIT, WheelEmbedder
 from mcp_servers.retriever.windows import WIDTH_PER_TOKEN, chunk_windows, embed_chunks, width
+from tests.waiting import pause
 
 FACTS = (
     "Dogs are kept on a lead no longer than two metres.",
@@ -74,6 +81,57 @@ async def test_any_text_has_a_vector_and_a_dead_embedder_process_is_restarted(em
     assert len(await embedder.embed_query("again")) == 512
 
 
+@pytest.mark.slow("starts the embedder's process twice")
+async def test_a_process_that_hangs_fails_its_requests_and_is_replaced(
+    embedder: WheelEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await embedder.load()
+    stopped = embedder.pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    monkeypatch.setattr(wheel_embedder, "ANSWER_SECONDS", 0.5)
+    failures: list[str] = []
+
+    async def expect_failure(embed: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(EmbedderFailed) as failure:
+            await embed()
+        failures.append(failure.value.reason)
+
+    async with anyio.create_task_group() as tasks:
+        # Together far more than a pipe holds, so that a write has to wait for the process.
+        tasks.start_soon(expect_failure, partial(embedder.embed_documents, ["字" * 4_000] * BATCH))
+        tasks.start_soon(expect_failure, partial(embedder.embed_query, "Where is the key?"))
+    assert len(failures) == 2
+    assert "no answer within 0.5 s" in failures
+    monkeypatch.setattr(wheel_embedder, "ANSWER_SECONDS", 240)
+    assert len(await embedder.embed_query("again")) == 512
+    assert embedder.pid not in (None, stopped)
+
+
+@pytest.mark.slow("starts the embedder's process twice")
+async def test_no_request_waits_for_a_process_that_was_killed(embedder: WheelEmbedder) -> None:
+    await embedder.load()
+    stopped = embedder.pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    reasons: list[str] = []
+
+    async def ask() -> None:
+        try:
+            await embedder.embed_query("Where is the key?")
+        except EmbedderFailed as failure:
+            reasons.append(failure.reason)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(ask)
+        await pause()  # most of the requests are sent now; one that is not goes to the next process
+        os.kill(stopped, signal.SIGKILL)
+        tasks.start_soon(ask)
+    assert set(reasons) <= {"its process ended (status -9)"}
+    assert len(await embedder.embed_query("again")) == 512
+
+
 def test_windows_cover_a_long_chunk_and_none_is_longer_than_the_embedder_reads() -> None:
     for text in (FILLER, "无标点" * 400, "word " * 300, "夜航补贴每航次六十八元。" * 60):
         windows = chunk_windows(make_chunk(1, text, "A heading"), TOKEN_LIMIT)
@@ -103,6 +161,7 @@ def test_windows_cover_a_long_chunk_and_none_is_longer_than_the_embedder_reads()
         ("terms and conditions", 0),
         ("and or and or", 0),
         ("a, b and " * 2_000, 0),
+        (f"What does a lost card cost{' ' * 400}and what does a damaged book cost?", 2),
     ],
 )
 def test_a_question_about_two_things_has_two_parts(question: str, parts: int) -> None:

@@ -1,12 +1,12 @@
-"""Secrets in the names that a server gives its tools and their arguments."""
+"""Secrets in what a server shows people and models besides its results: names, and addresses to open."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.events import ToolStatus, WaitAction, WaitKind
 from agentic_rag.base.redaction import Redaction
-from agentic_rag.domains.guarded_tools import GuardedTools
-from agentic_rag.tools.base import Ask, CallOutcome, CallRequest, ProgressSink, ToolInfo
+from agentic_rag.domains.turn_tools import GuardedTools
+from agentic_rag.tools.base import Ask, CallOutcome, CallRequest, InputGiven, InputNeeded, ProgressSink, ToolInfo
 
 SECRET = "sk-planted-0123456789"
 
@@ -19,10 +19,16 @@ class _Listed:
     notices: tuple[tuple[str, str], ...] = ()
     missing: Mapping[str, bool] = field(default_factory=dict)
     fresh: bool = True
+    question: InputNeeded | None = None
+    answers: list[InputGiven] = field(default_factory=list)
 
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
-    ) -> CallOutcome:
+    ) -> CallOutcome | InputNeeded:
+        if self.question is not None and ask is None:
+            return self.question
+        if self.question is not None and ask is not None:
+            self.answers.append(await ask(self.question))
         return CallOutcome(ToolStatus.OK, ())
 
     async def cancel_task(self, server: str, task: str) -> None:
@@ -41,3 +47,26 @@ def test_a_tool_or_argument_named_like_a_secret_is_hidden() -> None:
     assert [tool.remote_name for tool in tools] == ["fetch"]
     assert list(tools[0].input_schema["properties"]) == ["[secret API_TOKEN]"]
     assert SECRET not in str(tools)
+
+
+async def test_an_address_with_a_secret_is_shown_to_no_person() -> None:
+    redact = Redaction()
+    redact.add("API_TOKEN", SECRET)
+    shown: list[InputNeeded] = []
+
+    async def ask(needed: InputNeeded) -> InputGiven:
+        shown.append(needed)
+        return InputGiven(WaitAction.ACCEPT)
+
+    request = CallRequest("call_1", _tool("fetch"), {})
+    for url, is_shown in ((f"https://pay.example/?key={SECRET}", False), ("https://pay.example/?key=1", True)):
+        question = InputNeeded(WaitKind.URL, "Open a page", "Pay.", url=url, warning=f"It may be {SECRET}.example.")
+        listed = _Listed((_tool("fetch"),), question=question)
+        guarded = GuardedTools(listed, redact)
+        outcome = await guarded.call(request, 240)
+        await guarded.call(request, 240, ask=ask)
+        assert isinstance(outcome, InputNeeded) is is_shown
+        assert SECRET not in str(outcome)
+        assert listed.answers == [InputGiven(WaitAction.ACCEPT if is_shown else WaitAction.DECLINE)]
+    assert len(shown) == 1
+    assert SECRET not in str(shown)

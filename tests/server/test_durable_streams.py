@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
+from agentic_rag.server.doors import durable_streams
 from agentic_rag.server.doors.durable_streams import next_cursor, offset_of
 from agentic_rag.testing.scripted import Broken, Stalled
 from agentic_rag.testing.steps import say, use
@@ -107,6 +108,30 @@ async def test_delegates_resets_and_interrupts_are_read_like_in_the_native_diale
         response = await rig.http.get(f"/api/turns/{turn}/stream", params={"offset": "-1"})
         assert response.json() == events
         assert response.headers["stream-closed"] == "true"
+
+
+async def test_a_client_that_reads_nothing_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_streams, "SEND_SECONDS", 0.05)
+    async with Rig(tmp_path, say("Hi.")) as rig:
+        _, path = await begin(rig)
+        sent: list[Any] = []
+        received = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> Any:
+            return received.pop() if received else await anyio.sleep_forever()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if message["type"] == "http.response.body":
+                await anyio.sleep_forever()
+
+        scope: dict[str, Any] = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path}
+        scope |= {"raw_path": path.encode(), "query_string": b"offset=-1&live=sse", "root_path": "", "state": {}}
+        scope |= {"headers": [(b"host", b"127.0.0.1")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", None)}
+        with anyio.fail_after(240):
+            await rig.application.app(scope, receive, send)
+        assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+        assert sent[-1]["more_body"]
 
 
 async def test_wrong_offsets_and_modes_are_refused(tmp_path: Path) -> None:

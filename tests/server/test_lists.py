@@ -82,6 +82,9 @@ async def test_every_truncated_list_says_so(tmp_path: Path) -> None:
         chunks = f"/api/domains/{domain}/documents/{document}/chunks"
         all_chunks = await rig.ok("GET", chunks)
         assert (len(all_chunks["items"]) > 2, all_chunks["hasMore"]) == (True, False)
+        assert (await rig.ok("GET", chunks, params={"offset": 1_000_000_000}))["items"] == []
+        for offset in (2**64, 10**30, -1):
+            assert (await rig.refused("GET", f"{chunks}?offset={offset}"))[:2] == (422, "VALIDATION_ERROR"), offset
         for path, many in (
             (chunks, len(all_chunks["items"])),
             (f"/api/domains/{domain}/retrievals", 3),

@@ -70,6 +70,32 @@ async def test_metadata_that_points_into_a_private_network_is_not_followed(tmp_p
             del table[key]
 
 
+async def test_metadata_named_at_another_origin_is_not_requested(tmp_path: Path) -> None:
+    async with serve_places() as places, serve_places() as elsewhere, make_rig(tmp_path) as rig:
+        domain = await rig.domain()
+        issuer = elsewhere.granting.issuer
+        for named in (f"{issuer}/.well-known/x", "https://999.1.1.1/x", "/x", "https://[", "https://a.example/\tx"):
+            places.granting.habits.named_metadata = named
+            assert (await try_entry(rig, domain, {"url": places.url}))["state"] == "needs_auth", named
+        assert not elsewhere.granting.requests
+    habits = Habits(named_metadata="https://evil.example/x", resource_metadata={"authorization_servers": "none"})
+    reason, places = await attempt_sign_in(tmp_path / "2", habits)
+    assert "names its metadata at another origin: https://evil.example/x" in reason
+    assert not places.granting.requests
+
+
+@pytest.mark.parametrize("address", ["authorization_endpoint", "registration_endpoint", "token_endpoint", "issuer"])
+async def test_an_address_that_the_http_client_cannot_read_is_refused(tmp_path: Path, address: str) -> None:
+    endpoint = f"https://auth.example/{'x' * 70_000}"
+    habits = Habits(metadata={address: endpoint})
+    if address == "issuer":
+        habits = Habits(resource_metadata={"authorization_servers": [endpoint]})
+    reason, places = await attempt_sign_in(tmp_path, habits)
+    assert "it is no address" in reason
+    assert len(reason) < 400
+    assert not places.granting.find("/register")
+
+
 async def test_redirects_are_not_followed(tmp_path: Path) -> None:
     async def redirect(request: Request) -> Response:
         return RedirectResponse("/register-here", 307)

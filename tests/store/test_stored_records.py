@@ -1,6 +1,9 @@
 """Usage, payloads, compactions, evaluation runs and leases on each database."""
 
 import hashlib
+import os
+import sqlite3
+import stat
 from functools import partial
 from pathlib import Path
 
@@ -9,15 +12,16 @@ from sqlalchemy import Connection
 
 from agentic_rag.base.errors import LeaseLost, StorageFull
 from agentic_rag.base.events import Usage
-from agentic_rag.base.ids import SessionId, TurnId
-from agentic_rag.store import compactions, domains, evaluation, payloads, sessions, turns, usage
+from agentic_rag.base.ids import DocumentId, SessionId, TurnId
+from agentic_rag.store import compactions, documents, domains, evaluation, payloads, sessions, turns, usage
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.evaluation import RunRecord, RunState
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.sessions import SessionLabels
+from agentic_rag.store.statements import sqlite_of
 
-from .records import AT, compaction, domain, message, payload, turn, usage_record
+from .records import AT, compaction, document, domain, message, payload, turn, usage_record
 
 
 async def test_usage_is_read_unchanged_and_summed_by_turn(database: Database) -> None:
@@ -42,6 +46,38 @@ async def test_a_payload_is_readable_in_its_session_only(database: Database) -> 
     assert await database.read(payloads.all_refs) == {"ref_1"}
     await database.write(lambda conn: payloads.forget(conn, ["ref_1"]))
     assert await database.read(payloads.all_refs) == set()
+
+
+async def test_the_name_of_a_payload_file_is_on_disk_before_its_record_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bool] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    await PayloadFiles(tmp_path / "payloads").write(new_id("ref"), b"data")
+    assert synced == [False, True]  # the bytes, then the folder that names them
+
+
+async def test_more_records_are_forgotten_than_a_statement_has_parameters(database: Database) -> None:
+    def forget(conn: Connection) -> None:
+        if conn.dialect.name == "sqlite":  # some builds take more than the usual number
+            sqlite_of(conn).setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+        payloads.put(conn, payload())
+        documents.insert(conn, document(lines_joined=True))
+        others = [f"no_{number}" for number in range(33_000)]
+        payloads.forget(conn, [*others, "ref_1"])
+        documents.unmark_joined(conn, "dom_1", [*others, "doc_1"])
+
+    await database.write(forget)
+    assert await database.read(payloads.all_refs) == set()
+    record = await database.read(lambda conn: documents.get(conn, DocumentId("doc_1")))
+    assert record is not None
+    assert not record.lines_joined
 
 
 async def test_a_compaction_covers_the_messages_up_to_its_end(database: Database) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +19,13 @@ import pytest
 from agentic_rag.base.errors import PackageChanged, PackageProblem
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Installations, Packages
-from agentic_rag.tools.launch.registry_clients import PYTHON, client_sandbox
+from agentic_rag.tools.launch.registry_clients import (
+    OUTPUT_BYTES,
+    PYTHON,
+    RegistryClients,
+    client_sandbox,
+    no_sandbox,
+)
 from agentic_rag.tools.launch.sandbox import Sandbox
 from tests.tools.captives import needs_bubblewrap
 from tests.tools.registry import package_registry
@@ -186,6 +193,22 @@ async def test_a_package_without_a_usable_description_is_refused_and_the_next_on
         await until(lambda: packages.has(DEMO))
         tasks.cancel_scope.cancel()
     assert "package.json" in installations.failure(hostile)
+
+
+async def test_an_endless_output_of_a_client_is_read_in_part(tmp_path: Path) -> None:
+    clients = RegistryClients({"PATH": "/usr/bin:/bin"}, 240, no_sandbox, tmp_path / "mcp")
+    place = clients.open(DEMO, tmp_path)
+    noise = f"head -c {8 * OUTPUT_BYTES} /dev/zero"
+    tracemalloc.start()
+    try:
+        text = await clients.run(["sh", "-c", f"echo begin; {noise}"], place)
+        with pytest.raises(PackageProblem, match="does not know it in this version"):
+            await clients.run(["sh", "-c", f"{noise}; echo No matching distribution found; exit 1"], place)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert text.startswith("begin")
+    assert peak < 4 * OUTPUT_BYTES
 
 
 async def test_a_missing_client_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from agentic_rag.base.messages import SENDABLE
 from agentic_rag.base.redaction import Redaction
-from agentic_rag.domains.guarded_tools import GuardedTools
+from agentic_rag.domains.turn_tools import GuardedTools
 from agentic_rag.runtime.core.calls import Denial, DenialReason, Policy
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, SystemServer, Toolset
 from agentic_rag.tools.bounds import DESCRIPTION_BYTES, LIST_BYTES, SCHEMA_BYTES, fit_list

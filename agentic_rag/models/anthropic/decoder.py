@@ -4,6 +4,8 @@ Owns the state of one answer: its open blocks, usage and stop reason. Pure; know
 takes the JSON of each event. Unknown types of events and deltas are skipped, as the API requires of clients.
 """
 
+from collections.abc import Mapping
+
 from agentic_rag.base.events import Usage
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import BROKEN_INPUT, Block, clean_json
@@ -19,6 +21,7 @@ from agentic_rag.models.base import (
     ModelEvent,
     TextDelta,
     ThinkingDelta,
+    token_count,
 )
 from agentic_rag.models.service_errors import broken_stream, stream_error
 from agentic_rag.models.split_pairs import SplitPairs, loads, loads_clean
@@ -131,8 +134,11 @@ class AnswerDecoder:
         if kind == "message_delta":
             # The API may send several; some compatible endpoints send one with the usage alone.
             delta = event["delta"]
-            self._stop_reason = delta.get("stop_reason") or self._stop_reason
-            self._category = (delta.get("stop_details") or {}).get("category") or self._category
+            reason = delta.get("stop_reason")
+            if not isinstance(reason, str | None):
+                raise TypeError("a stop reason is no string")
+            self._stop_reason = reason or self._stop_reason
+            self._category = _short_text((delta.get("stop_details") or {}).get("category")) or self._category
             self._count(event.get("usage") or {})
         elif kind == "message_stop":
             return self._complete()
@@ -167,6 +173,8 @@ class AnswerDecoder:
             return InputDelta(index, piece) if piece and block.block["type"] == "tool_use" else None
         if kind == "signature_delta":
             block.signature = delta["signature"]
+            if type(block.signature) is not str:
+                raise TypeError("a signature is no string")
         elif kind == "citations_delta":
             return self._citation(index, block, delta["citation"])
         return None
@@ -176,20 +184,21 @@ class AnswerDecoder:
         block.citations.append(raw)
         if raw["type"] != "search_result_location":
             return None
-        return CitationDelta(
-            index,
-            Citation(
-                raw["search_result_index"], raw["start_block_index"], raw["end_block_index"], raw["cited_text"], raw
-            ),
-        )
+        place = raw["search_result_index"], raw["start_block_index"], raw["end_block_index"]
+        if not all(type(number) is int for number in place) or type(raw["cited_text"]) is not str:
+            raise TypeError("a citation has a field of another type")
+        return CitationDelta(index, Citation(*place, raw["cited_text"], raw))
 
     def _block_start(self, index: int, block: Block) -> ModelEvent:
         self._started += 1
         if index in self._open or self._started > MAX_BLOCKS:
             raise ValueError("a block was opened twice, or too many were")
         opened = {key: clean_json(value) for key, value in block.items() if value is not None}
+        _check_types(index, opened)
         if opened["type"] == "tool_use":
             opened = {key: opened[key] for key in ("type", "id", "name", "input") if key in opened}
+            if not isinstance(opened.get("input"), dict):  # some endpoints begin with an empty text
+                opened["input"] = {}
         self._open[index] = _OpenBlock(opened)
         return BlockStarted(index, opened)
 
@@ -210,7 +219,24 @@ class AnswerDecoder:
 
     def _count(self, usage: Json) -> None:
         """Update the usage. The figures are totals so far; a missing figure keeps its last value."""
-        self._usage.update({key: value for key, value in usage.items() if isinstance(value, int)})
+        self._usage.update({key: token_count(value) for key, value in usage.items() if isinstance(value, int)})
+
+
+_FIELDS: Mapping[str, Mapping[str, type]] = {
+    "text": {"text": str},
+    "thinking": {"thinking": str, "signature": str},
+    "tool_use": {"id": str, "name": str},
+}
+"""The fields of a new block that are read, and their types."""
+
+
+def _check_types(index: object, block: Block) -> None:
+    """Refuse a new block that would fail wherever it is read later: as text, as a call, or in the next request."""
+    fields = _FIELDS.get(block["type"], {})
+    if type(index) is not int or any(name in block and type(block[name]) is not kind for name, kind in fields.items()):
+        raise TypeError("a block has a field of another type")
+    if block["type"] == "tool_use" and not ("id" in block and "name" in block):
+        raise KeyError("a call without an id or a name")
 
 
 def _short_text(value: object) -> str:
@@ -224,7 +250,4 @@ def _cache_miss(diagnostics: object) -> CacheMiss | None:
     name = _short_text(reason.get("type")) if isinstance(reason, dict) else ""
     if not isinstance(reason, dict) or not name:
         return None
-    tokens = reason.get("cache_missed_input_tokens")
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < 2**31:
-        tokens = 0
-    return CacheMiss(name, tokens)
+    return CacheMiss(name, token_count(reason.get("cache_missed_input_tokens")))

@@ -23,6 +23,7 @@ from agentic_rag.models.base import (
     ModelEvent,
     TextDelta,
     ThinkingDelta,
+    token_count,
 )
 from agentic_rag.models.service_errors import broken_stream, stream_error
 from agentic_rag.models.split_pairs import SplitPairs, loads, loads_clean
@@ -318,11 +319,7 @@ def _stream_error(error: Any) -> Exception:
 def _usage(usage: Json) -> Usage:
     """Return the usage of a chunk, as totals so far. The API includes cached tokens in the prompt tokens."""
     details = usage.get("prompt_tokens_details") or {}
-    cached = _number(details.get("cached_tokens")) or _number(usage.get("prompt_cache_hit_tokens"))
-    sent = _number(usage.get("prompt_tokens"))
+    cached = token_count(details.get("cached_tokens")) or token_count(usage.get("prompt_cache_hit_tokens"))
+    sent = token_count(usage.get("prompt_tokens"))
     cached = min(cached, sent)  # an endpoint may report impossible counts, and none must become negative
-    return Usage(input=sent - cached, cache_read=cached, output=_number(usage.get("completion_tokens")))
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return Usage(input=sent - cached, cache_read=cached, output=token_count(usage.get("completion_tokens")))

@@ -201,13 +201,20 @@ class LongPoll(_WaitingAnswer):
             await Response(_body(events), headers=headers, media_type="application/json")(scope, receive, send)
 
 
+class _ClientStalled(Exception):
+    """The client did not read what was sent for `SEND_SECONDS`."""
+
+
 class Tail(_WaitingAnswer):
     """Sends new events as server-sent events, each batch with the offset after it."""
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        with anyio.move_on_after(TAIL_SECONDS):
-            await self._tail(send)
+        try:
+            with anyio.move_on_after(TAIL_SECONDS):
+                await self._tail(send)
+        except _ClientStalled:
+            return  # without an end of the body, the ASGI server closes the connection
         with anyio.move_on_after(SEND_SECONDS):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -241,4 +248,4 @@ class Tail(_WaitingAnswer):
         with SilenceScope(SEND_SECONDS) as sending:
             await send({"type": "http.response.body", "body": body, "more_body": True})
         if sending.expired:
-            raise TimeoutError
+            raise _ClientStalled

@@ -129,7 +129,7 @@ class Search(Form):
 class ChunkPage(Form):
     """A range of a document's chunks."""
 
-    offset: int = Field(0, ge=0)
+    offset: int = Field(0, ge=0, le=1_000_000_000)
     limit: int = Field(50, ge=1, le=200)
 
 

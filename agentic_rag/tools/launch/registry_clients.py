@@ -27,6 +27,12 @@ from agentic_rag.tools.launch.sandbox import Sandbox, find_sandbox, interpreter_
 TRIAL_SECONDS = 30
 """Time limit for a client outside ``/usr`` to state its version, which shows that it works in the sandbox."""
 
+OUTPUT_BYTES = 8 << 20
+"""Maximum number of bytes read of a client's output; `npm view` writes a few hundred kilobytes for a long history."""
+
+REASON_BYTES = 64 * 1024
+"""Number of bytes at the end of a failed client's output in which its reason is looked up."""
+
 OUTPUT_CHARS = 300
 """Maximum number of characters shown of a client's output."""
 
@@ -158,7 +164,7 @@ class RegistryClients:
         seconds: float | None = None,
         files: Sequence[str] = (),
     ) -> str:
-        """Run a client and return its output.
+        """Run a client and return its output, at most `OUTPUT_BYTES` of it.
 
         On a timeout or cancellation, the client is killed with all its children.
 
@@ -198,11 +204,12 @@ class RegistryClients:
                         os.killpg(process.pid, signal.SIGKILL)
                     with anyio.CancelScope(shield=True):  # it was killed, so it ends at once
                         await anyio.to_thread.run_sync(process.wait)
+            if process.returncode:
+                output.seek(max(output.seek(0, os.SEEK_END) - REASON_BYTES, 0))
+                reason = reason_of(output.read(REASON_BYTES).decode("utf-8", "replace"))
+                raise PackageProblem(str(at.package), reason)
             output.seek(0)
-            text = output.read().decode("utf-8", "replace")
-        if process.returncode:
-            raise PackageProblem(str(at.package), reason_of(text))
-        return text
+            return output.read(OUTPUT_BYTES).decode("utf-8", "replace")
 
     async def _find_confined(self, name: str, at: Workplace) -> RegistryClient | None:
         """Return the first client of a name on the search path that works in the sandbox."""

@@ -26,7 +26,7 @@ from mcp.shared.auth import OAuthMetadata, ProtectedResourceMetadata
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
 from agentic_rag.tools.oauth.errors import SignInProblem
-from agentic_rag.tools.oauth.web import Web
+from agentic_rag.tools.oauth.web import Web, check_readable, is_same_origin
 
 REASON = "agentic_rag.reason"
 """The extension of an answer that holds, as text, why the server refused the request."""
@@ -109,9 +109,17 @@ async def discover(web: Web, url: str, challenge: Challenge, issuer: str = "") -
 
 
 async def _read_resource(web: Web, url: str, challenge: Challenge) -> ProtectedResourceMetadata | None:
-    """Return the server's own metadata, from the address it named, below its path or at its root."""
-    for place in build_protected_resource_metadata_discovery_urls(challenge.metadata_url, url):
-        response = await web.send(create_oauth_metadata_request(place))
+    """Return the server's own metadata, from the address it named, below its path or at its root.
+
+    Raises:
+        SignInProblem: The metadata is at another origin, of another server, or could not be read.
+    """
+    named = challenge.metadata_url
+    # The metadata of a server is at its own host (RFC 9728, 3.1). A refusal can name any address, and the request to it
+    # would come from this machine.
+    elsewhere = named is not None and not is_same_origin(named, url)
+    for place in build_protected_resource_metadata_discovery_urls(None if elsewhere else named, url):
+        response = await _ask(web, place)
         # A server in trouble must not look like one without metadata: the sign-in would go elsewhere.
         if response.status_code >= 500 or response.status_code == 429:
             raise SignInProblem(f"the server's metadata could not be read (HTTP {response.status_code})")
@@ -122,14 +130,22 @@ async def _read_resource(web: Web, url: str, challenge: Challenge) -> ProtectedR
         if not check_resource_allowed(resource_url_from_server_url(url), str(metadata.resource)):
             raise SignInProblem(f"the server's metadata is of another one: {str(metadata.resource)[:200]}")
         return metadata
+    if elsewhere:
+        raise SignInProblem(f"the server names its metadata at another origin: {str(named)[:200]}")
     return None
+
+
+async def _ask(web: Web, place: str) -> httpx2.Response:
+    check_readable(place)
+    return await web.send(create_oauth_metadata_request(place))
 
 
 async def _read_metadata(web: Web, issuer: str, url: str) -> OAuthMetadata | None:
     for place in build_oauth_authorization_server_metadata_discovery_urls(issuer, url):
-        response = await web.send(create_oauth_metadata_request(place))
+        response = await _ask(web, place)
         goes_on, metadata = await handle_auth_metadata_response(response)
         if metadata is not None:
+            _check_endpoints(metadata)
             try:
                 validate_metadata_issuer(metadata, issuer)
             except OAuthFlowError as exc:
@@ -147,8 +163,9 @@ async def _read_older(web: Web, url: str, issuer: str) -> ProtectedResource:
     if issuer and not issuers_match(issuer, origin):
         raise SignInProblem(f"the server names no authorization server, and its entry allows {issuer} only")
     for place in build_oauth_authorization_server_metadata_discovery_urls(None, url):
-        _, metadata = await handle_auth_metadata_response(await web.send(create_oauth_metadata_request(place)))
+        _, metadata = await handle_auth_metadata_response(await _ask(web, place))
         if metadata is not None:
+            _check_endpoints(metadata)
             if not issuers_match(str(metadata.issuer), origin):
                 raise SignInProblem(f"{parts.hostname} shows the metadata of another issuer")
             return ProtectedResource(metadata, None)
@@ -156,6 +173,19 @@ async def _read_older(web: Web, url: str, issuer: str) -> ProtectedResource:
     guessed = {"issuer": origin, "registration_endpoint": f"{origin}/register"}
     guessed |= {"authorization_endpoint": f"{origin}/authorize", "token_endpoint": f"{origin}/token"}
     return ProtectedResource(OAuthMetadata.model_validate(guessed), None, guessed=True)
+
+
+def _check_endpoints(metadata: OAuthMetadata) -> None:
+    """Refuse metadata with an address that no request can be sent to."""
+    endpoints = (
+        metadata.authorization_endpoint,
+        metadata.registration_endpoint,
+        metadata.revocation_endpoint,
+        metadata.token_endpoint,
+    )
+    for endpoint in endpoints:
+        if endpoint is not None:
+            check_readable(str(endpoint))
 
 
 def check_for_people(place: ProtectedResource) -> None:

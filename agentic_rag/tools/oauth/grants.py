@@ -28,7 +28,7 @@ from agentic_rag.tools.entries.entry import EntryOAuthClient
 from agentic_rag.tools.launch.addresses import AddressPolicy
 from agentic_rag.tools.oauth.discovery import ProtectedResource
 from agentic_rag.tools.oauth.errors import GrantRefused, SignInProblem, SignInSilent
-from agentic_rag.tools.oauth.web import Web
+from agentic_rag.tools.oauth.web import Web, is_same_origin
 
 CLIENT_NAME = "Agentic RAG"
 ACCOUNT_CHARS = 100
@@ -253,17 +253,9 @@ def _check_audience(document: Mapping[str, Any], token: str, place: ProtectedRes
     if (
         addresses
         and len(addresses) == len(audiences)
-        and not any(_same_host(address, place.resource) for address in addresses)
+        and not any(is_same_origin(address, place.resource) for address in addresses)
     ):
         raise SignInProblem(f"{host} granted a token for another server: {addresses[0][:200]}")
-
-
-def _same_host(one: str, other: str) -> bool:
-    try:
-        parts = [urlsplit(one), urlsplit(other)]
-        return len({(part.scheme, part.hostname, part.port) for part in parts}) == 1
-    except ValueError:
-        return False
 
 
 def _account(token: object) -> str:

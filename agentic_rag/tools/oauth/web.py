@@ -6,6 +6,7 @@ time and length of an answer. Knows no OAuth. No answer's text is repeated: it m
 
 from collections.abc import Mapping
 from typing import Protocol
+from urllib.parse import SplitResult, urlsplit
 
 import anyio
 import httpx2
@@ -71,6 +72,30 @@ class CheckedWeb:
         return httpx2.Response(
             response.status_code, headers=_without_coding(response.headers), content=body, request=request
         )
+
+
+def check_readable(url: str) -> None:
+    """Refuse an address that the HTTP client cannot read, for example one of 70 000 characters.
+
+    Raises:
+        SignInProblem: The address is not readable.
+    """
+    try:
+        httpx2.URL(url)
+    except httpx2.InvalidURL as exc:
+        raise SignInProblem(f"{url[:200]} is not asked, it is no address: {exc}") from exc
+
+
+def is_same_origin(first: str, second: str) -> bool:
+    """Return whether two addresses have the same scheme, host and port. False if one is no address."""
+    try:
+        return _origin(urlsplit(first)) == _origin(urlsplit(second))
+    except ValueError:
+        return False
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
 
 
 async def _read(response: httpx2.Response, host: str) -> bytes:

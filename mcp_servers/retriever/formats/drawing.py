@@ -10,7 +10,7 @@ from typing import Any
 from mcp_servers.retriever.document import Block, blocks_of_table, spread
 from mcp_servers.retriever.formats.formulas import formula_text
 from mcp_servers.retriever.formats.number_formats import plain_number, show_number
-from mcp_servers.retriever.formats.package import Parts
+from mcp_servers.retriever.formats.package import Parts, read_integer
 from mcp_servers.retriever.formats.text import to_superscript, with_address
 
 MAX_GROUP_DEPTH = 16
@@ -58,7 +58,7 @@ def text_lines(body: Any, parts: Parts, part: str) -> list[str]:
     for paragraph in body.iter(f"{_A}p"):
         text = unescape(_paragraph_text(paragraph, parts, part)).strip()
         properties = paragraph.find(f"{_A}pPr")
-        level = 0 if properties is None else int(properties.get("lvl") or 0)
+        level = 0 if properties is None else read_integer(properties.get("lvl"), 0)
         numbering = None if properties is None else properties.find(f"{_A}buAutoNum")
         # Deeper levels begin again below the next paragraph of this level.
         counts = {depth: count for depth, count in counts.items() if depth <= level}
@@ -68,7 +68,7 @@ def text_lines(body: Any, parts: Parts, part: str) -> list[str]:
             counts.pop(level, None)
             mark = ""
         else:
-            counts[level] = counts[level] + 1 if level in counts else int(numbering.get("startAt") or 1)
+            counts[level] = counts[level] + 1 if level in counts else read_integer(numbering.get("startAt"), 1)
             mark = _auto_number(counts[level], numbering.get("type", "arabicPeriod"))
         indentation = "  " * min(level, 8)
         lines += [f"{indentation}{mark}{line.strip()}" for line in [text.replace("\n", " ").replace("\v", " ")]]
@@ -97,7 +97,7 @@ def _paragraph_text(paragraph: Any, parts: Parts, part: str) -> str:
 
 
 def _auto_number(number: int, kind: str) -> str:
-    if kind.startswith("alpha"):
+    if kind.startswith("alpha") and 0 < number < 1_000:  # after z comes aa: a large number would be a long text
         text = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
     elif kind.startswith("roman"):
         text = roman(number).lower()
@@ -281,7 +281,7 @@ def _points(series: Any, name: str) -> dict[int, str]:
         is_number = local(cache).startswith("num")
         levels.append(
             {
-                int(point.get("idx") or 0): _point(point, code if is_number else None)
+                max(read_integer(point.get("idx"), 0), 0): _point(point, code if is_number else None)
                 for point in cache
                 if local(point) == "pt"
             }
@@ -313,7 +313,7 @@ def diagram_lines(root: Any) -> list[str]:
     for link in root.iter("{*}cxn"):
         if link.get("type", "parOf") == "parOf":
             children.setdefault(link.get("srcId", ""), []).append(
-                (int(link.get("srcOrd") or 0), link.get("destId", ""))
+                (read_integer(link.get("srcOrd"), 0), link.get("destId", ""))
             )
     tops = [point.get("modelId", "") for point in root.iter("{*}pt") if point.get("type") == "doc"]
     lines: list[str] = []

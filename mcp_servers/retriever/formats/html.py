@@ -492,4 +492,8 @@ class _Builder:
 
 
 def _count(text: str | None, default: int) -> int:
-    return min(max(int(text), 1), MAX_SPAN) if text and text.strip().isdecimal() else default
+    digits = (text or "").strip()
+    if not digits.isdecimal():
+        return default
+    # Python refuses to convert more than 4 300 digits. Nine of them are more than the limit already.
+    return min(max(int(digits.lstrip("0")[:9] or 0), 1), MAX_SPAN)

@@ -25,7 +25,7 @@ _FRONT_MATTER = re.compile(
 _KEY = re.compile(r"\s*(?:#|[\"'{\[}\]-]|[\w\u00a0-\uffff][^\n:=]{0,80}[:=])")
 """Start of a line of data; front matter without such a line is a rule with text below."""
 _DATE = re.compile(
-    r"^\s*[\"']?(?:date|created|published|updated|modified|lastmod|last_modified)[\"']?[ \t]*[:=][ \t]*(\S{8,40})",
+    r"^[ \t]*[\"']?(?:date|created|published|updated|modified|lastmod|last_modified)[\"']?[ \t]*[:=][ \t]*(\S{8,40})",
     re.MULTILINE | re.IGNORECASE,
 )
 _HTML_LINK = re.compile(r"<a\s[^<>]*?href\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))", re.IGNORECASE)

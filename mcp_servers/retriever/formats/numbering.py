@@ -11,6 +11,7 @@ from typing import Any
 from docx.oxml.ns import qn
 
 from mcp_servers.retriever.formats.drawing import roman
+from mcp_servers.retriever.formats.package import read_integer
 
 _PLACE = re.compile(r"%([1-9])")
 _ORDINALS = {1: "st", 2: "nd", 3: "rd"}
@@ -126,7 +127,7 @@ def read_numbering(root: Any) -> Numbering:
         ident = element.get(qn("w:abstractNumId"), "")
         abstract[ident] = {}
         for child in element.iter(qn("w:lvl")):
-            depth = _integer(child.get(qn("w:ilvl")), 0)
+            depth = read_integer(child.get(qn("w:ilvl")), 0)
             abstract[ident][depth] = _level(child)
             if style := _value(child, "w:pStyle"):
                 styles.setdefault(ident, []).append((style, depth))
@@ -140,11 +141,11 @@ def read_numbering(root: Any) -> Numbering:
         of = style_links.get(linked.get(of, ""), of)
         levels = dict(abstract.get(of, {}))
         for override in element.iter(qn("w:lvlOverride")):
-            depth = _integer(override.get(qn("w:ilvl")), 0)
+            depth = read_integer(override.get(qn("w:ilvl")), 0)
             if (own := override.find(qn("w:lvl"))) is not None:
                 levels[depth] = _level(own)
             if start := _value(override, "w:startOverride"):
-                numbering.starts.setdefault(ident, {})[depth] = _integer(start, 1)
+                numbering.starts.setdefault(ident, {})[depth] = read_integer(start, 1)
         numbering.levels[ident] = levels
         numbering.lists[ident] = of
         for style, depth in styles.get(of, ()):
@@ -158,8 +159,8 @@ def _level(element: Any) -> Level:
     return Level(
         kind=_value(element, "w:numFmt") or "decimal",
         text=_value(element, "w:lvlText"),
-        start=_integer(_value(element, "w:start"), 0 if element.find(qn("w:start")) is None else 1),
-        restarts_after=_integer(restart, 0) if restart else None,
+        start=read_integer(_value(element, "w:start"), 0 if element.find(qn("w:start")) is None else 1),
+        restarts_after=read_integer(restart, 0) if restart else None,
         is_legal=legal is not None and legal.get(qn("w:val"), "1") not in ("0", "false", "off"),
     )
 
@@ -167,10 +168,6 @@ def _level(element: Any) -> Level:
 def _value(element: Any, name: str) -> str:
     child = element.find(qn(name))
     return "" if child is None else str(child.get(qn("w:val"), ""))
-
-
-def _integer(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.lstrip("-").isdecimal() and len(text) < 10 else default
 
 
 def show_count(number: int, kind: str) -> str:

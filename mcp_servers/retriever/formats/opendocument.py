@@ -35,6 +35,7 @@ from mcp_servers.retriever.formats.package import (
     check_prologues,
     open_zip,
     parse_xml,
+    read_integer,
     unread_parts,
 )
 from mcp_servers.retriever.formats.sheets import Merge, repeat_merged, sheet_row, table_blocks
@@ -76,6 +77,8 @@ _COUNTED = {"tracked-changes": "deletion", "content-validations": "content-valid
 """Elements for which only children of one kind are counted; for others, every child."""
 MAX_NESTING = 64
 MAX_COLUMN = 16_384
+MAX_LEVELS = 10
+"""Levels of lists and headings in the format."""
 MAX_REPEATED_ROWS = 10_000
 """Maximum number of repetitions of a row with text: an author may fill a column to the end of the sheet."""
 
@@ -157,7 +160,7 @@ class _List:
     def number(self, depth: int, start: str | None) -> str:
         """Count an item and return its number with a space, or a hyphen."""
         level = self.levels.get(depth, _Level())
-        self.counts[depth] = int(start) if start and start.isdecimal() else self.counts.get(depth, level.start - 1) + 1
+        self.counts[depth] = read_integer(start, self.counts.get(depth, level.start - 1) + 1)
         for deeper in [other for other in self.counts if other > depth]:
             del self.counts[deeper]
         if level.kind == "bullet":
@@ -274,7 +277,7 @@ class _OpenDocumentReader:
         text = self._inline(element).strip()
         beside, self._beside = self._beside, before
         if text and element.tag == f"{_TEXT}h":
-            level = int(element.get(f"{_TEXT}outline-level") or 1)
+            level = _count(element, f"{_TEXT}outline-level", MAX_LEVELS)
             number = self._outline.number(level - 1, element.get(f"{_TEXT}start-value")) if self._outline.levels else ""
             is_numbered = number and number != "- " and element.get(f"{_TEXT}is-list-header") != "true"
             yield heading(f"{number if is_numbered else ''}{text}", level)
@@ -302,8 +305,7 @@ class _OpenDocumentReader:
         for child in element:
             name = local(child)
             if child.tag == f"{_TEXT}s":
-                count = child.get(f"{_TEXT}c") or "1"
-                pieces.append(" " * min(int(count) if count.isdecimal() else 1, 100))
+                pieces.append(" " * _count(child, f"{_TEXT}c", 100))
             elif child.tag == f"{_TEXT}tab":
                 pieces.append("\t")
             elif child.tag == f"{_TEXT}line-break":
@@ -420,9 +422,9 @@ class _OpenDocumentReader:
                         cells.append(text)
                     continue
                 text = self._cell(cell)
-                span = _count(cell, "number-columns-spanned", 1_000)
-                repeated = _count(cell, "number-columns-repeated", 1_000 if text else 64)
-                down = _count(cell, "number-rows-spanned", 100_000) - 1
+                span = _count(cell, f"{_TABLE}number-columns-spanned", 1_000)
+                repeated = _count(cell, f"{_TABLE}number-columns-repeated", 1_000 if text else 64)
+                down = _count(cell, f"{_TABLE}number-rows-spanned", 100_000) - 1
                 for at in range(column, column + span):
                     above[at] = (down, text)
                 cells += spread(text, span, alone=alone) if span > 1 else [text] * repeated
@@ -458,7 +460,7 @@ class _OpenDocumentReader:
             beside: list[Block] = []
             number = 1
             for row in child.iter(f"{_TABLE}table-row"):
-                count = _count(row, "number-rows-repeated", 1 << 21)
+                count = _count(row, f"{_TABLE}number-rows-repeated", 1 << 21)
                 cells = self._sheet_row(row, number, merges, beside)
                 if cells and row.get(f"{_TABLE}visibility") in ("collapse", "filter"):
                     self._unread["hidden rows were read too: {}"] += 1
@@ -497,9 +499,9 @@ class _OpenDocumentReader:
             if not text and cell.get(f"{_TABLE}formula"):
                 self._unread["formulas without a value: {}; open the file in a spreadsheet program and save it"] += 1
                 text = "=" + cell.get(f"{_TABLE}formula", "").partition("=")[2]
-            repeated = _count(cell, "number-columns-repeated", MAX_COLUMN)
-            across = _count(cell, "number-columns-spanned", MAX_COLUMN)
-            down = _count(cell, "number-rows-spanned", 1 << 21)
+            repeated = _count(cell, f"{_TABLE}number-columns-repeated", MAX_COLUMN)
+            across = _count(cell, f"{_TABLE}number-columns-spanned", MAX_COLUMN)
+            down = _count(cell, f"{_TABLE}number-rows-spanned", 1 << 21)
             if text and (across > 1 or down > 1):
                 merges.append(Merge(number, number + down - 1, column, column + across - 1))
             for at in range(column, min(column + repeated, MAX_COLUMN)) if text else ():
@@ -533,7 +535,7 @@ def _levels(style: Any) -> Iterator[tuple[int, _Level]]:
         name = local(element)
         if not name.startswith(("list-level-style-", "outline-level-style")):
             continue
-        depth = int(element.get(f"{_TEXT}level") or 1) - 1
+        depth = _count(element, f"{_TEXT}level", MAX_LEVELS) - 1
         code = element.get(f"{_STYLE}num-format")
         kind = (
             "bullet"
@@ -546,15 +548,15 @@ def _levels(style: Any) -> Iterator[tuple[int, _Level]]:
                 kind,
                 element.get(f"{_STYLE}num-prefix", ""),
                 element.get(f"{_STYLE}num-suffix", ""),
-                int(element.get(f"{_TEXT}start-value") or 1),
-                int(element.get(f"{_TEXT}display-levels") or 1),
+                read_integer(element.get(f"{_TEXT}start-value"), 1),
+                _count(element, f"{_TEXT}display-levels", MAX_LEVELS),
             ),
         )
 
 
 def _count(element: Any, name: str, most: int) -> int:
-    text = element.get(f"{_TABLE}{name}") or "1"
-    return min(max(int(text), 1), most) if text.isdecimal() and len(text) < 10 else 1
+    """Return an attribute as a number from 1 to ``most``; 1 if it is missing or none."""
+    return min(max(read_integer(element.get(name), 1), 1), most)
 
 
 def _without_empty_end(rows: list[list[str]]) -> list[list[str]]:

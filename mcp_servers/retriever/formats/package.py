@@ -26,6 +26,7 @@ from mcp_servers.retriever.formats.dates import latest_date
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 DAMAGED_MEMBER = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError)
 """Exceptions of `zipfile` for a member that cannot be unpacked, or whose checksum is wrong."""
+_INTEGER = re.compile(r"-?[0-9]{1,9}")
 _PROLOGUE_BYTES = 4096
 _MAX_MEMBERS = 20_000
 _CONTENT_TYPES = "[Content_Types].xml"
@@ -98,6 +99,15 @@ _PARSER = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=Fals
 def parse_xml(data: bytes) -> Any:
     """Return the root element of an XML part; entities are never resolved."""
     return etree.fromstring(data, _PARSER)
+
+
+def read_integer(text: str | None, default: int) -> int:
+    """Return the integer of an attribute, or ``default`` if the text is none or has more than nine digits.
+
+    A number without a limit could stop the reader: Python refuses to convert more than 4 300 digits, and a level or a
+    count of a billion would be a loop of as many steps.
+    """
+    return int(text) if text is not None and _INTEGER.fullmatch(text) else default
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from mcp_servers.retriever.formats.package import (
     open_office,
     package_date,
     parse_xml,
+    read_integer,
     unread_parts,
 )
 from mcp_servers.retriever.formats.text import decode, to_superscript, with_address
@@ -282,8 +283,8 @@ def _bounds(reference: str) -> tuple[int, int, int, int] | None:
 
 def _column_count(column: Mapping[str, str]) -> int:
     """Return the number of columns of an element; a hidden rest of the sheet counts as one."""
-    first, last = int(column.get("min", 1)), int(column.get("max", 1))
-    return last - first + 1 if last < 16_384 else 1
+    first, last = read_integer(column.get("min"), 1), read_integer(column.get("max"), 1)
+    return last - first + 1 if first <= last < 16_384 else 1
 
 
 def repeat_merged(rows: Sequence[_SheetRow], merges: Iterable[Merge]) -> tuple[list[_SheetRow], int]:
@@ -329,10 +330,10 @@ def _comments(parts: Parts, sheet: str) -> Iterator[Block]:
             authors = [] if root is None else [entry.text or "" for entry in root.iter("{*}author")]
             for element in () if root is None else root.iter("{*}comment", "{*}threadedComment"):
                 words = "".join(piece.text or "" for piece in element.iter("{*}t", "{*}text"))
-                number = element.get("authorId", "")
+                number = read_integer(element.get("authorId"), -1)
                 author = people.get(element.get("personId", ""), "")
-                if number.isdecimal() and int(number) < len(authors):
-                    author = authors[int(number)]
+                if 0 <= number < len(authors):
+                    author = authors[number]
                 author = "" if author.startswith("tc=") else " ".join(author.split())[:80]  # the id of a thread
                 own.setdefault(element.get("ref", ""), []).append((author, " ".join(unescape(words).split())))
         for cell, comments in own.items():

@@ -26,7 +26,7 @@ def read_pptx(path: Path, limits: ParseLimits) -> ParsedDocument:
         if len(slides) > limits.max_pages:
             message = f"the presentation has {len(slides)} slides; the limit is {limits.max_pages}"
             raise DocumentError("DOCUMENT_TOO_LARGE", message)
-        band = max((presentation.slide_height or 0) // _BANDS, 1)
+        band = max(_height(presentation) // _BANDS, 1)
         blocks: list[Block] = []
         hidden: list[int] = []
         parts = Parts(archive)
@@ -88,8 +88,20 @@ def _position(shape: Any) -> tuple[int | None, int | None]:
     """Return the top and left of a shape, which a placeholder takes from its layout."""
     try:
         return shape.top, shape.left
-    except KeyError:  # the relations of the layout are damaged
+    except (KeyError, ValueError):  # the relations of the layout are damaged, or a position is no number
         return None, None
+
+
+def _height(presentation: Any) -> int:
+    try:
+        return presentation.slide_height or 0
+    except ValueError:  # it is no number
+        return 0
+
+
+def _id_of(element: Any) -> str:
+    properties = next(element.iter("{*}cNvPr"), None)
+    return "" if properties is None else str(properties.get("id", ""))
 
 
 def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) -> Iterator[Block]:
@@ -100,12 +112,10 @@ def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) 
     name = "" if body is None else " ".join(text_lines(body, parts, part))
     # Without its own heading, a slide would belong to the heading of the slide before.
     yield heading(name or f"Slide {page}", 1, page)
-    tops = {shape.shape_id: _position(shape) for shape in slide.shapes}
+    tops = {_id_of(shape._element): _position(shape) for shape in slide.shapes}
     placed: list[tuple[int, int, int, Any]] = []
     for at, shape in enumerate(shown_children(slide._element.find(".//{*}spTree"))):
-        properties = next((element for element in shape.iter("{*}cNvPr")), None)
-        ident = int(properties.get("id") or 0) if properties is not None else 0
-        top, left = tops.get(ident, (None, None))
+        top, left = tops.get(_id_of(shape), (None, None))
         placed.append((-1 if top is None else top // band, left or 0, at, shape))
     for _, _, _, shape in sorted(placed, key=lambda entry: entry[:3]):
         if shape is title:

@@ -31,7 +31,7 @@ from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.drawing import alt_text, graphic_blocks, local
 from mcp_servers.retriever.formats.formulas import formula_text
 from mcp_servers.retriever.formats.numbering import Numbering, read_numbering
-from mcp_servers.retriever.formats.package import Parts, open_office, package_date, unread_parts
+from mcp_servers.retriever.formats.package import Parts, open_office, package_date, read_integer, unread_parts
 from mcp_servers.retriever.formats.symbols import SYMBOL_FONTS, symbol_text
 from mcp_servers.retriever.formats.text import strike_out, to_superscript, with_address
 
@@ -564,8 +564,7 @@ def _value(element: Any, default: str) -> str:
 
 
 def _number(element: Any, default: int) -> int:
-    text = _value(element, "")
-    return int(text) if text.lstrip("-").isdecimal() and len(text) < 10 else default
+    return read_integer(_value(element, ""), default)
 
 
 def _join_lists(blocks: Iterator[Block]) -> Iterator[Block]:
