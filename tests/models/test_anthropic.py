@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -252,17 +251,6 @@ async def test_a_connection_is_reused_for_the_next_step() -> None:
         for _ in range(5):
             await collect_events(model)
     assert len({call.headers["x-peer"] for call in api.calls}) == 1
-
-
-async def test_a_later_request_has_the_headers_of_the_first_which_the_sdk_builds() -> None:
-    words = ["hello", "a longer text than the first", "hello"]
-    async with connect(*[say("a")] * 3) as (model, api):
-        for text in words:
-            await collect_events(model, replace(HELLO, messages=(user_message(text),)))
-    first, longer, last = [{**call.headers} for call in api.calls]
-    assert first == last
-    assert {**longer, "content-length": ""} == {**first, "content-length": ""}
-    assert [request["messages"][0]["content"][0]["text"] for request in api.requests] == words
 
 
 async def test_cancelling_a_stream_closes_the_connection_at_once() -> None:

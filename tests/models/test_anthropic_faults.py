@@ -153,24 +153,6 @@ async def test_a_refused_request_repeats_the_apis_reason() -> None:
     assert error.value.kind == "invalid_request_error"
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        Fault(status=400, message="no"),
-        Fault(status=429, retry_after="2"),
-        Fault(status=529, message="Overloaded"),
-        Fault(refuse=True),
-    ],
-)
-async def test_later_requests_fail_like_the_first_which_the_sdk_builds(fault: Fault) -> None:
-    async with connect(Reply(STEP, fault), say("fine"), Reply(STEP, fault)) as (model, _):
-        first, complete, later = [await call_model(model) for _ in range(3)]
-    assert isinstance(complete.events[-1], MessageCompleted)
-    assert first.error is not None
-    assert later.error is not None
-    assert (str(later.error), vars(later.error)) == (str(first.error), vars(first.error))
-
-
 # 3
 
 

@@ -52,11 +52,8 @@ from agentic_rag.models.service_errors import NO_KEY, Endpoint, broken_stream, c
 from agentic_rag.models.sse import SSEReader
 
 if TYPE_CHECKING:
-    import httpx2
     from anthropic import AsyncAnthropic, AsyncStream
     from anthropic.resources.messages import AsyncBatches
-
-    from agentic_rag.models.anthropic.http_client import RequestTemplate
 
 logger = logging.getLogger(__name__)
 
@@ -108,12 +105,8 @@ class AnthropicModel(Model):
         self._marks = citations == "marks"
         self._lock = anyio.Lock()
         self._client: AsyncAnthropic | None = None
-        self._http: httpx2.AsyncClient
-        """The HTTP client inside ``_client``."""
         self._closed = False
         self._profiles: dict[str, ModelProfile] = {}
-        self._templates: dict[tuple[tuple[str, str], ...], RequestTemplate] = {}
-        """The SDK's requests by the headers that this class adds."""
         self.mismatches = 0
         """Requests whose thinking no longer matched the messages before it. Each was sent again without thinking."""
 
@@ -227,30 +220,19 @@ class AnthropicModel(Model):
             raise model_error(exc, self._endpoint, model=model) from exc
 
     async def _post(self, client: "AsyncAnthropic", body: bytes, headers: Mapping[str, str]) -> "AsyncStream[Any]":
-        """Send an encoded body.
-
-        The SDK builds the first request with these headers. Later ones repeat it with another body, because the SDK
-        takes a third of a millisecond for each request, and each first token would wait for that.
-        """
+        """Send an encoded body."""
         import httpx2
         from anthropic import AsyncStream
 
-        from agentic_rag.models.anthropic.http_client import RequestTemplate
-
-        key = tuple(headers.items())
-        response: Any
-        if (template := self._templates.get(key)) is not None:
-            response = await template.send(self._http, body)
-        else:
-            response = await client.post(
-                self._messages_url,
-                content=body,
-                cast_to=httpx2.Response,
-                options={"headers": {"Content-Type": "application/json", **headers}},
-                stream=True,
-                stream_cls=AsyncStream[Any],
-            )
-            self._templates[key] = RequestTemplate(response)
+        # An absolute URL and the bare response save work of the SDK for which each first token would wait.
+        response: Any = await client.post(
+            self._messages_url,
+            content=body,
+            cast_to=httpx2.Response,
+            options={"headers": {"Content-Type": "application/json", **headers}},
+            stream=True,
+            stream_cls=AsyncStream[Any],
+        )
         return AsyncStream(cast_to=object, response=response, client=client)
 
     async def _profile(self, model: str) -> ModelProfile:
@@ -402,15 +384,13 @@ class AnthropicModel(Model):
     def _build(self) -> "AsyncAnthropic":
         from anthropic import AsyncAnthropic
 
-        options = http_options()
-        self._http = options["http_client"]
         # The agent retries, and tells the user.
         return AsyncAnthropic(
             api_key=self._endpoint.secret or NO_KEY,
             base_url=self._base_url,
             max_retries=0,
             default_headers=dict(self._headers),
-            **options,
+            **http_options(),
         )
 
 
