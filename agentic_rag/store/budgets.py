@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import Connection, UniqueConstraint, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, UniqueConstraint, and_, delete, insert, or_, select
 
 from agentic_rag.store import signals
 from agentic_rag.store.columns import BigInt, Indexed, Key
@@ -117,22 +117,17 @@ def get(conn: Connection, budget_id: str) -> BudgetRecord | None:
 
 def put(conn: Connection, budget: BudgetRecord) -> BudgetRecord:
     """Store a budget, replacing the one for the same scope, subject, unit and period, whose id is kept."""
+    signals.send(conn, SignalKind.BUDGETS)
+    budget.put(conn, ("scope", "subject", "unit", "period"), keep=("id", "created_at"))
     same = (
         _budgets.scope == budget.scope,
         _budgets.subject == budget.subject,
         _budgets.unit == budget.unit,
         _budgets.period == budget.period,
     )
-    signals.send(conn, SignalKind.BUDGETS)
-    existing = BudgetRecord.first(conn, select(BUDGETS).where(*same))
-    if existing is None:
-        budget.insert(conn)
-        return budget
-    change = {"soft": budget.soft, "hard": budget.hard, "updated_at": budget.updated_at}
-    conn.execute(update(BUDGETS).where(_budgets.id == existing.id).values(**change))
-    result = get(conn, existing.id)
-    assert result is not None
-    return result
+    stored = BudgetRecord.first(conn, select(BUDGETS).where(*same))
+    assert stored is not None
+    return stored
 
 
 def remove(conn: Connection, budget_id: str) -> None:

@@ -152,9 +152,8 @@ def with_other_model(conn: Connection, domain_id: str, model: str) -> set[str]:
 
 def put(conn: Connection, rows: Sequence[ContextLineRecord]) -> None:
     """Store rows, replacing those of the same passage and model."""
-    _delete(conn, [_key(row.document_id, row.digest, row.model) for row in rows])
     for row in rows:
-        row.insert(conn)
+        row.put(conn, ("document_id", "digest", "model"))
 
 
 def change(conn: Connection, row: ContextLineRecord) -> bool:

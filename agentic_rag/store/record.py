@@ -22,12 +22,13 @@ paths. `Record.load` makes a record of a row, without a session of SQLAlchemy's 
 hundred times as long.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
 import sqlalchemy as sa
 from pydantic import ConfigDict
 from sqlalchemy import Column, Connection, MetaData, Select, Table
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import ClassManager
 from sqlalchemy.orm.attributes import manager_of_class
 from sqlalchemy.orm.state import InstanceState
@@ -187,6 +188,22 @@ class Record(SQLModel, metaclass=RecordType):
             IntegrityError: the key, or another unique value, is taken.
         """
         self._insertion.run(conn, **self.__dict__)
+
+    def put(self, conn: Connection, unique: Sequence[str], *, keep: Collection[str] = ()) -> None:
+        """Store the record in place of the row that has the same values of the columns ``unique``, if there is one.
+
+        One statement, because PostgreSQL runs two transactions at once: if each deleted the row and inserted its own,
+        the second insertion would fail.
+
+        Args:
+            conn: a transaction.
+            unique: the columns of the table's key or of one of its unique constraints.
+            keep: columns whose values an earlier row keeps.
+        """
+        dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
+        insertion = dialect.insert(self.__table__).values(**self.column_values())
+        changes = {name: insertion.excluded[name] for name in self.names if name not in {*unique, *keep}}
+        conn.execute(insertion.on_conflict_do_update(index_elements=unique, set_=changes))
 
     @classmethod
     def first(cls, conn: Connection, query: Select[Any] | Prepared, **values: object) -> Self | None:

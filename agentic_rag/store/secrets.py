@@ -51,8 +51,7 @@ def schedule_secret(schedule_id: str) -> str:
 
 def put(conn: Connection, secret: SecretRecord) -> None:
     """Store a sealed value, replacing an earlier one of the same name."""
-    delete(conn, secret.domain_id, (secret.name,))
-    secret.insert(conn)
+    secret.put(conn, ("domain_id", "name"))
     signals.send(conn, SignalKind.DOMAIN, secret.domain_id)
 
 

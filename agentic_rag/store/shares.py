@@ -31,8 +31,7 @@ _shares = SHARES.c
 
 def put(conn: Connection, share: ShareRecord) -> None:
     """Store a link, replacing the conversation's earlier one."""
-    remove(conn, share.session_id)
-    share.insert(conn)
+    share.put(conn, ("session_id",))
 
 
 def remove(conn: Connection, session_id: SessionId) -> bool:
