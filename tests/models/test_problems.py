@@ -104,9 +104,10 @@ def test_private_data_of_tools_can_look_like_a_breakpoint() -> None:
 
 
 HEADER = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
-def picture(data: bytes = HEADER + (8).to_bytes(4, "big") * 2, kind: str = "image/png") -> JSON:
+def picture(data: bytes = HEADER + (8).to_bytes(4, "big") * 2 + END, kind: str = "image/png") -> JSON:
     return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": base64.b64encode(data).decode()}}
 
 

@@ -42,7 +42,7 @@ def test_every_kind_of_event_has_a_title_and_is_offered_and_documented() -> None
     kinds = {kind.value for kind in EventKind}
     assert {kind.value for kind in _TITLES} == kinds
     page = ROOT.joinpath("agentic_rag/server/web/notifications/endpoints.js").read_text("utf-8")
-    (offered,) = re.findall(r"^const EVENTS = \[(.*)\];$", page, re.MULTILINE)
+    (offered,) = re.findall(r"^const EVENTS = \[(.*?)\];$", page, re.MULTILINE | re.DOTALL)
     assert {*re.findall(r'"(.*?)"', offered)} == kinds
     documentation = ROOT.joinpath("docs/notifications.md").read_text("utf-8")
     first_cells = re.findall(r"^\| (`[a-z_]+\..*?) \|", documentation, re.MULTILINE)
