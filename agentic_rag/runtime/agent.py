@@ -55,7 +55,7 @@ from agentic_rag.runtime.core.client_functions import forced_choice
 from agentic_rag.runtime.core.deferred_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.failures import failure_of
-from agentic_rag.runtime.core.model_tools import spec_key, usable_tools
+from agentic_rag.runtime.core.model_tools import sent_key, spec_key, usable_tools
 from agentic_rag.runtime.core.prompt_state import Prompt, PromptState, changes
 from agentic_rag.runtime.core.request import (
     BuiltRequest,
@@ -484,7 +484,7 @@ class Agent:
         if not keys:
             return tuple(allowed)
         specs = tool_specs(self._active, allowed)
-        visible = [tool for tool, spec in zip(allowed, specs, strict=True) if spec_key(spec) not in keys]
+        visible = [tool for tool, spec in zip(allowed, specs, strict=True) if sent_key(model, spec) not in keys]
         for tool in visible:
             if tool.origin == "user":
                 refusals.settle(domain, model, tool)
