@@ -740,13 +740,12 @@ class Agent:
             if shortened == MAX_SHORTENED:
                 raise ContextTooLong from error
             return await self._shorten(call, error, again=shortened > 0)
-        if await self._drop_images(error, request):
+        if self._drop_refused(error, request):
+            if self.transcript.prompt_state is not None:  # so that the next turn has no note about it
+                await self._store_prompt_state(self.transcript.prompt_state.with_current(self._prompt()), [])
             return await self._rebuild(call)
-        if not self._drop_refused(error, request):
-            return None
-        if self.transcript.prompt_state is not None:  # so that the next turn has no note about it
-            await self._store_prompt_state(self.transcript.prompt_state.with_current(self._prompt()), [])
-        return await self._rebuild(call)
+        # After the tools, because the name of a refused tool may contain "image".
+        return await self._rebuild(call) if await self._drop_images(error, request) else None
 
     async def _rebuild(self, call: CallModel) -> ModelRequest:
         """Return the request of the running step, built again."""
