@@ -370,7 +370,8 @@ async def _read_error(response: httpx2.Response) -> bytes:
 
 def _is_request(body: bytes) -> bool:
     """Return whether one of our messages is a request, which a caller waits for."""
-    return {"id", "method"} <= json.loads(body).keys()
+    message: Json = json.loads(body)
+    return {"id", "method"} <= message.keys()
 
 
 def _is_rpc_error(body: bytes) -> bool:
