@@ -339,6 +339,7 @@ async def open_application(
     providers = read_providers(settings.providers)
     redactor = Redactor(secrets_of(settings, providers))
     async with AsyncExitStack() as stack:
+        stack.enter_context(redacted_logs(redactor))
         folder, database = await open_store(stack, settings, meanwhile, revisions)
         parts = await _open_parts(
             stack,
@@ -540,7 +541,6 @@ async def _open_parts(
     local_key: str | None,
 ) -> Parts:
     """Open the parts in the order of their dependencies. See `open_application` for the arguments."""
-    stack.enter_context(redacted_logs(redactor))
     # A command that only uses the folder has to be able to create the first key.
     key_use = KeyUse(
         KeyLimits(

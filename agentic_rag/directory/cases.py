@@ -154,7 +154,7 @@ def read_csv(data: bytes) -> CsvCases:
     Rows that are no case are left out and listed.
 
     Raises:
-        InvalidInput: the file is too large or no text, or a column is unknown, missing or there twice.
+        InvalidInput: the file is too large or no text, or a column is unknown, missing or listed twice.
     """
     if len(data) > MAX_CSV_BYTES:
         raise InvalidInput("body", f"{len(data)} bytes; a CSV file may have at most {MAX_CSV_BYTES}.")

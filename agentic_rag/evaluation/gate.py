@@ -214,6 +214,8 @@ class ChangeGate:
         self._documents = documents
         self._runs = runs
         self._quotes_only = quotes_only
+        self._decided: set[str] = set()
+        """The drafts about which this process has just decided."""
 
     async def settings(self, domain_id: str) -> EvaluationSettings:
         """Return the evaluation settings of a domain. Raises `NotFound` if there is no such domain."""
@@ -459,23 +461,25 @@ class ChangeGate:
         """
         for draft in await self._db.read(evaluation.unsettled_drafts):
             if draft.updated_at <= seconds_ago(silent):
-                await self.settle(draft.domain_id, draft.id)
+                current = await self._decide_ended(draft.domain_id, draft.id, abandoned=True)
+                if current is not None:
+                    await self._apply_tried(current)
 
-    async def settle(self, domain_id: str, draft_id: str) -> None:
-        """Decide about a change whose runs have ended, and apply the change if its draft asks for that."""
-        draft = await self._decide_ended(domain_id, draft_id)
-        if draft is not None:
-            await self._apply_tried(draft)
+    async def _decide_ended(self, domain_id: str, draft_id: str, *, abandoned: bool = False) -> DraftRecord | None:
+        """Decide about a change whose runs have ended. Return its draft if this process is to apply the change now.
 
-    async def _decide_ended(self, domain_id: str, draft_id: str) -> DraftRecord | None:
-        """Decide about a change whose runs have ended. Return its draft if the change is to be applied now."""
+        ``abandoned``: the process that decided, if any did, is dead.
+        """
         draft = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
         if draft is not None and draft.state is DraftState.TRYING:
+            abandoned = False
             await self._decide(draft)
             draft = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
+        decided_here = draft_id in self._decided or not self._db.shared
+        self._decided.discard(draft_id)
         if draft is None or not draft.then_apply or draft.state not in evaluation.TO_APPLY:
             return None
-        return draft
+        return draft if decided_here or abandoned else None
 
     async def _decide(self, draft: DraftRecord) -> None:
         """Store the decision about a change, unless its runs are still going on or some cases have to be repeated."""
@@ -510,10 +514,11 @@ class ChangeGate:
 
     async def _store_decision(self, draft: DraftRecord, state: DraftState, decision: Json) -> None:
         fields: DraftFields = {"state": state, "decision": decision, "updated_at": now()}
-        # Another replica may have decided meanwhile; then its decision counts.
-        await self._db.write(
+        # Another replica may have decided meanwhile; then its decision counts, and it applies the change.
+        if await self._db.write(
             lambda conn: evaluation.update_draft(conn, draft.id, [DraftState.TRYING], **fields), durable=True
-        )
+        ):
+            self._decided.add(draft.id)
         failpoints.reached("evaluation.decided")
         self._runs.announce()
 
@@ -639,13 +644,21 @@ class ChangeGate:
                 raise
             except AgenticRagError as exc:
                 log.warning("the draft %s cannot be applied: %s", draft.id, exc)
-                decision = {**draft.decision, "sentence": f"it could not be applied: {exc}"}
-                fields: DraftFields = {"state": DraftState.FAILED, "decision": decision, "updated_at": now()}
-                await self._db.write(lambda conn: evaluation.update_draft(conn, draft.id, [draft.state], **fields))
+                await self._note_unapplied(draft, str(exc))
+                return
+            except Exception:
+                # Otherwise the draft would stay as it is, and no server with it could start.
+                log.exception("the draft %s cannot be applied", draft.id)
+                await self._note_unapplied(draft, "an internal error, which the server's log describes")
                 return
             details = {"state": draft.state.value, "kind": draft.kind}
             entry = change("evaluation.apply", f"{draft.domain_id}/{draft.id}", **details)
             await self._mark(draft, DraftState.APPLIED, entry, draft.author)
+
+    async def _note_unapplied(self, draft: DraftRecord, reason: str) -> None:
+        decision = {**draft.decision, "sentence": f"it could not be applied: {reason}"}
+        fields: DraftFields = {"state": DraftState.FAILED, "decision": decision, "updated_at": now()}
+        await self._db.write(lambda conn: evaluation.update_draft(conn, draft.id, [draft.state], **fields))
 
     async def _make(self, draft: DraftRecord) -> None:
         """Make the change of a draft like a normal request, with its checks, history and audit rows."""

@@ -64,6 +64,8 @@ READ_SECONDS = 10.0
 """Time limit of one read. Writes have the database's own limit."""
 CALL_SECONDS = 45.0
 """Maximum time a thread waits for the event loop; longer than any read or write."""
+CLOSE_SECONDS = 10.0
+"""How long the end of the process waits to store recall counts."""
 ROWS = 1000
 """Rows per query when a whole memory is read."""
 TAKEN = 500
@@ -421,12 +423,6 @@ def _disk_errors(folder: Folder) -> Iterator[None]:
         raise MemoryUnavailable(folder.path, exc.strerror or type(exc).__name__) from exc
 
 
-CLOSE_SECONDS = 10.0
-"""How long the end of the process waits to store recall counts."""
-
-log = logging.getLogger(__name__)
-
-
 async def open_memory_cache(stack: AsyncExitStack, database: Database) -> MemoryCache:
     """Return the memories of a server on this database, after moving those in the wrong place.
 
@@ -454,10 +450,10 @@ async def return_to_files(database: Database) -> None:
     cannot be written stay in the database.
     """
     for memory in await database.read(memories.list_all):
-        workspace, engrams = await database.read(partial(_read, memory))
+        workspace, records = await database.read(partial(_read, memory))
         try:
             if workspace:
-                await anyio.to_thread.run_sync(_write_files, Path(workspace), memory, engrams)
+                await anyio.to_thread.run_sync(_write_files, Path(workspace), memory, records)
         except (MemoryFault, OSError) as exc:
             log.warning("the memory %s of role %s stays in the database: %s", memory.id, memory.role, exc)
             continue
@@ -474,11 +470,11 @@ def _delete(memory: MemoryRecord, conn: Connection) -> None:
     memories.delete(conn, memory.id)
 
 
-def _write_files(workspace: Path, record: MemoryRecord, engrams: Sequence[EngramRecord]) -> None:
-    scope = "user" if record.user_id else "domain"
-    memory = Memory(memory_folder(workspace, scope, record.user_id, record.role))
+def _write_files(workspace: Path, memory_record: MemoryRecord, records: Sequence[EngramRecord]) -> None:
+    scope = "user" if memory_record.user_id else "domain"
+    memory = Memory(memory_folder(workspace, scope, memory_record.user_id, memory_record.role))
     try:
-        memory.add([engram_of(engram) for engram in engrams], record.counts)
+        memory.add([engram_of(record) for record in records], memory_record.counts)
         memory.save()
     finally:
         memory.close()

@@ -55,7 +55,7 @@ from agentic_rag.runtime.core.client_functions import forced_choice
 from agentic_rag.runtime.core.deferred_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.failures import failure_of
-from agentic_rag.runtime.core.model_tools import spec_key, usable_tools
+from agentic_rag.runtime.core.model_tools import sent_key, spec_key, usable_tools
 from agentic_rag.runtime.core.prompt_state import Prompt, PromptState, changes
 from agentic_rag.runtime.core.request import (
     BuiltRequest,
@@ -484,7 +484,7 @@ class Agent:
         if not keys:
             return tuple(allowed)
         specs = tool_specs(self._active, allowed)
-        visible = [tool for tool, spec in zip(allowed, specs, strict=True) if spec_key(spec) not in keys]
+        visible = [tool for tool, spec in zip(allowed, specs, strict=True) if sent_key(model, spec) not in keys]
         for tool in visible:
             if tool.origin == "user":
                 refusals.settle(domain, model, tool)
@@ -740,13 +740,12 @@ class Agent:
             if shortened == MAX_SHORTENED:
                 raise ContextTooLong from error
             return await self._shorten(call, error, again=shortened > 0)
-        if await self._drop_images(error, request):
+        if self._drop_refused(error, request):
+            if self.transcript.prompt_state is not None:  # so that the next turn has no note about it
+                await self._store_prompt_state(self.transcript.prompt_state.with_current(self._prompt()), [])
             return await self._rebuild(call)
-        if not self._drop_refused(error, request):
-            return None
-        if self.transcript.prompt_state is not None:  # so that the next turn has no note about it
-            await self._store_prompt_state(self.transcript.prompt_state.with_current(self._prompt()), [])
-        return await self._rebuild(call)
+        # After the tools, because the name of a refused tool may contain "image".
+        return await self._rebuild(call) if await self._drop_images(error, request) else None
 
     async def _rebuild(self, call: CallModel) -> ModelRequest:
         """Return the request of the running step, built again."""

@@ -454,7 +454,7 @@ class LiveSession:
         self._order.begin(agent.row.id)
         self._resources.transcripts.forget(self.id)
         self._delegations.register(agent)
-        # In the loop's next iteration: the client of the model sends its request one iteration after the turn's start.
+        # After the first step of the turn's task, so that no reader that this wakes delays the model's request.
         asyncio.get_running_loop().call_soon(partial(self._notify, begun=True))
 
     async def _run(self, resume: Resume | None = None) -> None:

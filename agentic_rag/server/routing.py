@@ -442,7 +442,7 @@ def _parameters(kind: type[BaseModel], request: Request) -> dict[str, Any]:
         if name in lists:
             values.setdefault(name, []).extend(part for part in value.split(",") if part)
         elif name in values and kind.model_config.get("extra") == "forbid":
-            raise InvalidInput(name[:200], "this parameter stands there twice; one value is expected.")
+            raise InvalidInput(name[:200], "this parameter is given twice; one value is expected.")
         else:
             values[name] = value
     return values

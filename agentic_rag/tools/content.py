@@ -107,9 +107,9 @@ def _block(block: types.ContentBlock) -> Block:
         return text_block(f"[resource {uri}]\n{clean_text(resource.text)}")
     media_type = resource.mime_type or ""
     if media_type.startswith("text/") or media_type == "application/json":
-        return text_block(
-            f"[resource {uri}]\n{clean_text(_decode(_plain_base64(resource.blob)).decode(errors='replace'))}"
-        )
+        text = _decode(_plain_base64(resource.blob)).decode(errors="replace")
+        if text or not resource.blob:
+            return text_block(f"[resource {uri}]\n{clean_text(text)}")
     return _image(media_type, resource.blob, f"resource {uri}")
 
 

@@ -30,7 +30,7 @@ _NOTES = 5
 
 UNASSIGNED = (
     "{server} asked the user a question while several of its calls ran, so the question was declined unseen. "
-    "Call a tool that asks the user alone."
+    "Repeat the call while no other call of {server} runs."
 )
 
 

@@ -15,11 +15,17 @@ from agentic_rag.commands.client import ServerClient
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.evaluation.reindex_gate import ReindexGate
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.store import evaluation
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.evaluation import DraftRecord, DraftState
 from agentic_rag.testing.steps import Cite, Step, say, use
 from tests.evaluation.test_runs import QUESTIONS, TOPICS, FullDisk, case, make_filled_domain, run, try_change
 from tests.server.rig import WAIT_SECONDS, Rig
+from tests.store.conftest import needs_postgresql, postgresql_url
+from tests.store.test_leases import store
 from tests.waiting import pause
 
+__all__ = ["postgresql_url", "store"]
 Json = dict[str, Any]
 
 
@@ -79,6 +85,46 @@ async def test_a_change_that_passed_before_a_kill_is_applied_at_the_next_start(t
         (draft,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
         assert (draft["state"], draft["decision"]["compared"]) == ("applied", 6)
         assert [component["content"] for component in (await rig.ok("GET", path))["items"]] == ["Be kind.\n"]
+
+
+async def store_passed_draft(rig: Rig, domain: str, change: Json) -> str:
+    """Store a change that has just passed its trial and is still to be applied."""
+    draft = DraftRecord(
+        id=new_id("draft"),
+        domain_id=domain,
+        kind="prompts",
+        label="tone.md",
+        change=change,
+        author="local",
+        state=DraftState.PASSED,
+        then_apply=True,
+        created_at=now(),
+        updated_at=now(),
+    )
+    await rig.application.database.write(lambda conn: evaluation.insert_draft(conn, draft))
+    return draft.id
+
+
+async def test_a_change_that_no_program_understands_does_not_prevent_the_start(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        await store_passed_draft(rig, domain, {"ofAnotherVersion": True})
+    async with Rig(tmp_path) as rig:
+        (draft,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
+        assert draft["state"] == "failed"
+        assert "internal error" in draft["decision"]["sentence"]
+
+
+@needs_postgresql
+async def test_a_change_is_applied_by_the_server_that_decided_about_it(tmp_path: Path, store: str) -> None:
+    async with Rig(tmp_path, database_url=store) as rig:
+        domain, gate = await rig.domain(), rig.application.services.gate
+        draft_id = await store_passed_draft(rig, domain, {"components": {"tone.md": "Be kind.\n"}})
+        assert await gate._decide_ended(domain, draft_id) is None
+        await gate.settle_abandoned()
+        assert (await gate.draft(domain, draft_id)).state is DraftState.PASSED, "its server may be applying it now"
+        await gate.settle_abandoned(silent=0.0)
+        assert (await gate.draft(domain, draft_id)).state is DraftState.APPLIED
 
 
 async def test_a_change_whose_trial_fails_is_held_or_applied_with_a_warning(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_cases_are_imported_from_csv_and_bad_rows_listed() -> None:
     [
         (b"question,dokument\na,b\n", "dokument"),
         (b"document,section\na,b\n", "'question' is missing"),
-        (b"question,question\na,b\n", "there twice"),
+        (b"question,question\na,b\n", "listed twice"),
         (b"\xff\xfe\x00", "UTF-8"),
         (b"", "'question' is missing"),
     ],

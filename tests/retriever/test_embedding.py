@@ -110,10 +110,10 @@ async def test_a_busy_endpoint_is_retried() -> None:
         (PlainTextResponse("no such model", 404), "status 404: no such model"),
         (PlainTextResponse("hello"), "not JSON"),
         (PlainTextResponse("[" * 100_000), "not JSON"),
-        ({"vectors": []}, "not the shape"),
+        ({"vectors": []}, "have the shape"),
         ({"data": []}, "0 vectors for 1 texts"),
         ({"data": [{"index": 0, "embedding": []}]}, "1 vectors for 1 texts"),
-        ({"data": [{"index": 0, "embedding": [10**400]}]}, "not the shape"),
+        ({"data": [{"index": 0, "embedding": [10**400]}]}, "have the shape"),
     ],
 )
 async def test_an_unusable_answer_is_a_typed_failure(answer: Response | dict[str, Any], reason: str) -> None:

@@ -61,6 +61,18 @@ class NamelessRefusals(StrictModel):
             raise ModelError("(400): Could not process image", http_status=exc.http_status, kind=exc.kind) from exc
 
 
+class WithoutImageSearch(StrictModel):
+    """A service that refuses the schema of the tool ``image_search``."""
+
+    @asynccontextmanager
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        if any(spec["name"] == "image_search" for spec in request.tools):
+            problem = "(400): Invalid schema for function 'image_search': 'x' is no type"
+            raise ModelError(problem, http_status=400, kind="invalid_request_error")
+        async with super()._stream(request) as events:
+            yield events
+
+
 async def plot(request: CallRequest) -> CallOutcome:
     """Return an image alone, or one in an error."""
     fails = request.arguments["query"] == "fail"
@@ -172,6 +184,19 @@ async def test_without_a_place_in_the_refusal_only_new_images_are_dropped(tmp_pa
     async with bench(tmp_path, model, services=Services(model, toolset(show=show))) as b:
         assert kinds(await b.say("Show", definition=definition(model=NAME)))[-1] == "done"
     assert images_in(model.requests[-1]) == images[:1]
+
+
+async def test_a_refused_tool_with_image_in_its_name_costs_no_image(tmp_path: Path) -> None:
+    tools = toolset(plot=plot, image_search=plot)
+    model = StrictModel(steps_of(Step((Use("plot", {"query": "x"}),)), Step((Say("Seen."),))))
+    async with bench(tmp_path, model, services=Services(model, tools)) as b:
+        assert kinds(await b.say("Plot", definition=definition(model=NAME)))[-1] == "done"
+    model = WithoutImageSearch(steps_of(Step((Say("A curve."),))))
+    async with bench(tmp_path, model, services=Services(model, tools)) as b:
+        events = await b.say("What is it?", definition=definition(model=NAME))
+    assert kinds(events)[-1] == "done"
+    assert "IMAGE_REFUSED" not in [event.fields()["code"] for event in events if event.type == "notice"]
+    assert images_in(model.requests[-1]) == [image(png())]
 
 
 async def test_images_pass_marks_mode_redaction_and_the_extractive_model(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pydantic import SecretStr
 from agentic_rag.base.redaction import KEPT_VALUES, Redactor
 from agentic_rag.base.settings import Settings
 from agentic_rag.models.provider_file import Provider, Providers
-from agentic_rag.models.providers import secrets_of
+from agentic_rag.models.providers import ChosenModel, secrets_of
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply
 from agentic_rag.testing.fake_chat import FakeChatAPI
+from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import say
 from tests.server.rig import Rig
 
@@ -47,6 +48,22 @@ async def test_no_event_message_or_log_holds_a_key_of_the_operator(
         assert second_events[-1]["type"] == "error"
     for text in (str(first_events), str(second_events), str(messages), caplog.text):
         assert not [value for value in (OWN, OTHER, HEADER.partition(" ")[2]) if value in text]
+
+
+async def test_a_key_in_a_log_line_of_a_models_provider_is_redacted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose_model(settings: Settings, providers: Providers) -> ChosenModel:
+        logging.getLogger("provider").warning("the key is %s", OWN)
+        return ChosenModel(ScriptedModel(), "m", "scripted")
+
+    monkeypatch.setattr("agentic_rag.app.application.choose_model", choose_model)
+    file = tmp_path / "providers.toml"
+    file.write_text(f'default = "one:m"\n[providers.one]\nkind = "anthropic"\nkey = "{OWN}"\n')
+    async with Rig(tmp_path, scripted=False, providers=file):
+        pass
+    assert "the key is [secret]" in caplog.text
+    assert OWN not in caplog.text
 
 
 def test_keys_and_url_passwords_are_the_operators_secrets() -> None:

@@ -4,12 +4,14 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from agentic_rag.models import tool_rules
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.testing.fake_api import Answer, FakeMessagesAPI, Fault, Scripted
 from agentic_rag.testing.steps import Step, say, use
@@ -312,6 +314,20 @@ async def test_a_tool_refused_by_the_service_is_left_out_until_its_server_change
         assert end_of(await rig.say(conversation, "and now")) == "done"
         assert tools_of(api.requests[-1])["case__bad"]["description"] == "other words"
         assert (await read_server(rig, domain))["droppedTools"] == []
+
+
+async def test_a_refused_tool_whose_description_was_cut_is_still_listed_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool_rules, "MESSAGES", replace(tool_rules.MESSAGES, max_description=1024))
+    refuse = refuse_tool("case__bad", say("Hi."))
+    async with open_rig(tmp_path, refuse, refuse, refuse) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case([{**BAD, "description": "words " * 400}])})
+        conversation = await rig.conversation(domain)
+        for _ in range(2):
+            assert end_of(await rig.say(conversation, "hello")) == "done"
+        assert len(tools_of(api.requests[0])["case__bad"]["description"]) == 1024
+        assert [tool["name"] for tool in (await read_server(rig, domain))["droppedTools"]] == ["bad"]
 
 
 async def test_a_conversation_continues_after_a_tool_of_an_earlier_call_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from agentic_rag.tools.live_questions import QUESTIONS
 from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from tests.tools.servers.asking import STATE
 from tests.tools.support import SERVERS, START, http_spec, open_hub, stdio_spec, text_of, tool
-from tests.tools.test_http import OldEra, serve
+from tests.tools.test_http import Forgetful, OldEra, serve
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 FORM = {"mode": "form", "message": "Who are you?", "requestedSchema": NAME}
@@ -179,6 +179,31 @@ async def test_an_ambiguous_call_of_a_question_is_declined_and_the_model_learns_
             assert await finish_call(toolset, "page_done", id="e7") == "told"
         assert ben.questions == []
         assert away.ended == [WaitAction.ACCEPT]  # the server reported that the page is done
+
+
+async def test_a_call_ends_if_the_server_forgot_the_session_before_the_persons_answer(tmp_path: Path) -> None:
+    class Name(BaseModel):
+        name: str
+
+    server = MCPServer("desk")
+
+    @server.tool()
+    async def greet(ctx: Context) -> str:
+        return (await ctx.elicit("Who are you?", Name)).action
+
+    app = Forgetful(OldEra(server.streamable_http_app()))
+
+    async def person(question: InputNeeded) -> InputGiven:
+        app.forgotten |= app.sessions
+        return InputGiven(WaitAction.ACCEPT, {"name": "Ann"})
+
+    async with serve(app) as address, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [http_spec(f"{address}/mcp")], wait=START)
+        request = CallRequest("c1", tool(toolset, "greet"), {}, "", Binding(admin=True))
+        with anyio.fail_after(240):
+            outcome = await toolset.call(request, 30, None, person)
+        assert isinstance(outcome, CallOutcome)
+        assert "the server ended the session" in text_of(outcome)
 
 
 async def test_over_http_a_question_reaches_the_person_of_its_own_call(tmp_path: Path) -> None:

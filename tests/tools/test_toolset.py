@@ -325,10 +325,21 @@ async def test_every_kind_of_content_becomes_a_text_or_an_image(tmp_path: Any) -
         ]
 
 
-def test_a_text_that_is_sent_as_bytes_is_shown() -> None:
-    resource = types.BlobResourceContents(uri="demo://note", blob="w6TDtg==", mime_type="text/plain; charset=utf-8")
+@pytest.mark.parametrize(
+    ("blob", "text"),
+    [
+        ("w6TDtg==", "[resource demo://note]\näö"),
+        ("", "[resource demo://note]\n"),
+        (
+            "plain words!",
+            "[resource demo://note, text/plain; charset=utf-8, 8 bytes: not shown: PNG, JPEG, GIF and WebP can be]",
+        ),
+    ],
+)
+def test_a_text_that_is_sent_as_bytes_is_shown(blob: str, text: str) -> None:
+    resource = types.BlobResourceContents(uri="demo://note", blob=blob, mime_type="text/plain; charset=utf-8")
     (block,) = to_blocks([types.EmbeddedResource(resource=resource)])
-    assert block["text"] == "[resource demo://note]\näö"
+    assert block["text"] == text
 
 
 def test_content_is_never_empty() -> None:

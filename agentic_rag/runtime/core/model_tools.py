@@ -103,6 +103,11 @@ def spec_key(spec: ToolSpec) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
+def sent_key(model: str, spec: ToolSpec) -> str:
+    """Return the key of a tool's definition as a model's service gets it; see `spec_key`."""
+    return spec_key(_fit_spec(family_of(model), spec, ()) or spec)
+
+
 def sendable_specs(
     model: str, specs: Sequence[ToolSpec], current: Mapping[str, ToolSpec], refused: Collection[str] = ()
 ) -> tuple[ToolSpec, ...]:

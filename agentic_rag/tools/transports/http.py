@@ -266,9 +266,10 @@ class _Bounded(CheckedTransport):
     async def _end_session(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         """Report that the server does not know the session any more, and so did not run the request.
 
-        The caller of a request learns this from the answer, see `is_session_end`, and ends the session itself.
+        The caller of a request learns this from the answer, see `is_session_end`, and ends the session itself. For a
+        notification, and for our answer to a request of the server, there is no caller.
         """
-        if request.method != "POST" or b'"id"' not in request.content:
+        if request.method != "POST" or not _is_request(request.content):
             self._lost(SESSION_ENDED)
             return response
         await response.aclose()
@@ -365,6 +366,12 @@ async def _read_error(response: httpx2.Response) -> bytes:
         with anyio.CancelScope(shield=True), anyio.move_on_after(1):
             await response.aclose()
     return bytes(body[:ERROR_BYTES])
+
+
+def _is_request(body: bytes) -> bool:
+    """Return whether one of our messages is a request, which a caller waits for."""
+    message: Json = json.loads(body)
+    return {"id", "method"} <= message.keys()
 
 
 def _is_rpc_error(body: bytes) -> bool:
