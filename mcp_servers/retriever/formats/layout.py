@@ -376,10 +376,16 @@ def _is_table(item: PageTable | list[Line]) -> bool:
 
 
 def _is_rest_of_row(lines: Sequence[Line], table: PageTable) -> bool:
-    """Return whether lines between two parts of a table are those of a row that a page's end divides."""
+    """Return whether lines between two parts of a table are those of a row that a page's end divides.
+
+    A line in the first column alone may be the title of another table.
+    """
     parts = [part for line in lines for part in line.parts]
-    return len(lines) <= MAX_REST_LINES and all(
-        sum(_overlap(part, column) > 0 for column in table.columns) == 1 for part in parts
+    is_title = any(len(line.parts) == 1 and _overlap(line.parts[0], table.columns[0]) > 0 for line in lines)
+    return (
+        not is_title
+        and len(lines) <= MAX_REST_LINES
+        and all(sum(_overlap(part, column) > 0 for column in table.columns) == 1 for part in parts)
     )
 
 
