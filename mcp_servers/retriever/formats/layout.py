@@ -911,10 +911,13 @@ def _divide(lines: Sequence[Line], starts: Sequence[float]) -> list[Line]:
     drop = median(line.words[0].middle - line.base for line in lines)
     words = sorted((word for line in lines for word in line.words), key=lambda word: -word.middle)
     divided: list[Line] = []
-    while words:
-        height = words[0].middle
-        row = sorted((word for word in words if height - word.middle < 0.3 * size), key=_LEFT)
-        words = words[len(row) :]
+    start = 0
+    while start < len(words):
+        height, end = words[start].middle, start + 1
+        while end < len(words) and height - words[end].middle < 0.3 * size:
+            end += 1
+        row = sorted(words[start:end], key=_LEFT)
+        start = end
         cells = groupby(row, lambda word: bisect_right(starts, word.centre))
         divided.append(Line(row, size, height - drop).with_parts([_merge(list(members)) for _, members in cells]))
     return divided
