@@ -204,3 +204,16 @@ def test_the_parts_of_a_formula_are_not_read_as_one_number(
 ) -> None:
     write(tmp_path / name)
     assert "1/2+10⁻⁶" in read(tmp_path / name)
+
+
+def test_a_fraction_keeps_the_brackets_of_a_sum(tmp_path: Path) -> None:
+    def bracket(name: str) -> str:
+        properties = f"<m:dPr><m:sepChr m:val='{'x' * 1_000}'/></m:dPr>"
+        return f"<m:d>{properties}<m:e><m:r><m:t>{name}</m:t></m:r></m:e><m:e/></m:d>"
+
+    total = f"{bracket('a')}<m:r><m:t>+</m:t></m:r>{bracket('b')}"
+    formula = OMML.replace(HALF, HALF.replace("<m:r><m:t>1</m:t></m:r>", total))
+    document = docx.Document()
+    document.add_paragraph("Use ")._p.append(etree.fromstring(formula))
+    document.save(str(tmp_path / "a.docx"))
+    assert "((ax)+(bx))/2" in read(tmp_path / "a.docx")
