@@ -260,8 +260,16 @@ def test_a_second_table_of_numbers_with_units_has_its_own_header(tmp_path: Path)
 
 def test_groups_of_names_below_one_header_stay_one_table(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
-    for row in (["Name", "Town"], ["Ann", "Oslo"], ["Ben", "Bonn"], [], ["Cleo", "Rome"], ["Dan", "Nice"]):
+    for row in (
+        ["Name", "Seat"],
+        ["Ann", "Hall"],
+        ["Ben", "Desk"],
+        [],
+        ["Cleo", "Lobby"],
+        ["Dan", "Room 9"],
+        ["Eve", "Room 7"],
+    ):
         book.active.append(row)
     book.save(tmp_path / "a.xlsx")
     texts = [block.text for block in parse(tmp_path / "a.xlsx", "a.xlsx").blocks if block.kind == "table"]
-    assert texts == ["Name | Town\nAnn | Oslo\nBen | Bonn\nCleo | Rome\nDan | Nice"]
+    assert texts == ["Name | Seat\nAnn | Hall\nBen | Desk\nCleo | Lobby\nDan | Room 9\nEve | Room 7"]
