@@ -129,6 +129,23 @@ def test_a_footnote_mark_is_not_a_digit_of_the_number_before_it(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("source", "text"),
     [
+        ("<p>the area of subsection (<a href='#s2'>2</a>) is", "subsection (2"),
+        ("<p>as in [<a href='#b12'>12</a>]", "in [12"),
+        ("<p>根据第<a href='#a3'>3</a>条", "第3"),
+        ("<p>He wrote “yes”<a href='#n3'>3</a> twice", "“yes”³ twice"),
+    ],
+)
+def test_a_link_with_a_number_is_a_footnote_only_behind_a_word_or_its_end(
+    tmp_path: Path, source: str, text: str
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(source, "utf-8")
+    assert text in read(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
         ("<p>東<ruby>京<rp>(</rp><rt>きょう</rt><rp>)</rp></ruby>都に<b>行く</b>", "東京都に行く (きょう)"),
         ("<p>A <del>short</del> <ins>long</ins> <my-term>key</my-term>word", "A ~~short~~ long keyword"),
         ("<p>Put <button>Save</button> beside <picture><img alt=Logo></picture>", "Put Save beside Logo"),
