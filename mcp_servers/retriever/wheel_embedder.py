@@ -194,8 +194,10 @@ class _EmbedderProcess:
             if self._heard_at is not None and self._heard_at < began:
                 self.kill()
             raise EmbedderFailed(NAME, f"no answer within {seconds:g} s") from exc
-        except (OSError, ValueError) as exc:
-            raise EmbedderFailed(NAME, f"its process does not take requests ({exc})") from exc
+        except (OSError, ValueError) as exc:  # the pipe is closed
+            self.kill()
+            self.join(END_SECONDS)
+            raise self._end_error() from exc
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
@@ -220,6 +222,8 @@ class _EmbedderProcess:
             view = memoryview(data)
             while view:
                 if not room.poll(max(deadline - time.monotonic(), 0) * 1000):
+                    if len(view) < len(data):
+                        self.kill()  # it would read the next frame as the rest of this one
                     raise TimeoutError
                 view = view[os.write(self._stdin.fileno(), view) :]
         finally:

@@ -451,6 +451,28 @@ async def test_an_endpoint_shows_that_its_test_was_delivered(tmp_path: Path) -> 
         await expect(row.locator("time")).to_have_count(1)
 
 
+async def test_a_changed_list_leaves_the_focus_at_the_same_button_of_the_same_row(tmp_path: Path) -> None:
+    async with console(tmp_path) as desk:
+        page, rig = desk.page, desk.rig
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/endpoints"
+        ids = []
+        for name in ("First", "Second", "Third"):
+            body = {"name": name, "channel": "webhook", "url": "https://hook.example/", "events": ["turn.failed"]}
+            ids.append((await rig.ok("POST", path, body))["id"])
+        await desk.goto(f"#/domains/{domain}/notifications")
+        edit = page.get_by_role("button", name="Edit Second")
+        await edit.focus()
+        await rig.ok("DELETE", f"{path}/{ids[0]}")
+        await page.evaluate(LOOK)
+        await expect(page.get_by_role("button", name="Edit First")).to_have_count(0)
+        await expect(edit).to_be_focused()
+        await rig.ok("DELETE", f"{path}/{ids[1]}")
+        await page.evaluate(LOOK)
+        await expect(edit).to_have_count(0)
+        await expect(page.get_by_role("button", name="Edit Third")).to_be_focused()
+
+
 async def test_a_domain_that_is_created_late_takes_nobody_from_another_page(tmp_path: Path) -> None:
     async with console(tmp_path) as desk:
         page = desk.page

@@ -240,6 +240,18 @@ def test_a_part_that_is_no_xml_costs_that_part_only(tmp_path: Path, name: str, c
     assert any(note.startswith("incomplete") and part in note for note in parsed.notes)
 
 
+@pytest.mark.parametrize("encoding", ["utf8", "gb2312", "utf-16"])
+def test_a_part_in_any_encoding_of_xml_is_not_damaged(tmp_path: Path, encoding: str) -> None:
+    content = "<w:p><w:r><w:t>Gebühr 锅炉</w:t></w:r></w:p>".replace("ü", "u" if encoding == "gb2312" else "ü")
+    space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    head = f"<?xml version='1.0' encoding='{encoding}'?><w:document xmlns:w='{space}'>"
+    part = f"{head}<w:body>{content}</w:body></w:document>"
+    path = replace_part(office_files.word(tmp_path / "a.docx"), "word/document.xml", part.encode(encoding))
+    parsed = parse(path, "a.docx")
+    assert "锅炉" in parsed.text
+    assert not any(note.startswith("incomplete") for note in parsed.notes)
+
+
 @pytest.mark.parametrize(
     ("name", "write", "part"),
     [
@@ -266,3 +278,8 @@ def test_a_chapter_that_ends_in_its_middle_is_read_and_noted(tmp_path: Path) -> 
     parsed = parse(path, path.name)
     assert "Before the end." in parsed.text
     assert parsed.notes == ("incomplete: the end of a chapter is missing: 'c.xhtml'",)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in (("META-INF/container.xml", container), ("b.opf", package)):
+            archive.writestr(name, text)
+        archive.writestr("c.xhtml", f"{chapter} end.</p></body></html>".encode("utf-16"))
+    assert parse(path, path.name).notes == ()

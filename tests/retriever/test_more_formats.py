@@ -326,6 +326,24 @@ def test_rtf_headings_are_those_of_its_styles_and_outline_levels(tmp_path: Path)
     ]
 
 
+def test_hidden_rtf_text_is_left_out_when_it_is_not_ascii(tmp_path: Path) -> None:
+    parsed = read(tmp_path / "a.rtf", r"{\rtf1\ansi shown {\v secret \u22823?\u24184?}end\par}")
+    assert parsed.text == "shown end"
+
+
+@pytest.mark.parametrize("fallback", [r"\uc0 It\u8217 s", r"\uc2 It\u8217 ??s"])
+def test_rtf_tables_are_read_whatever_the_number_of_fallback_characters_is(tmp_path: Path, fallback: str) -> None:
+    row = r"\trowd\cellx2000\cellx4000\pard\intbl %s\cell %s\cell\row"
+    source = (
+        r"{\rtf1\ansi" + fallback + r"\par" + row % ("Model", "Flow") + row % ("P-100", "12.5") + r"\pard after\par}"
+    )
+    assert texts_of(read(tmp_path / "a.rtf", source)) == ["It’s", "Model | Flow\nP-100 | 12.5", "after"]
+
+
+def test_private_characters_in_rtf_are_no_marks_of_rows(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.rtf", r"{\rtf1\ansi a\u57345?9\u57346?b\par c\u-8176?\par}").text == "a?9?b\n\nc?"
+
+
 def test_json_on_one_line_is_formatted_without_loss(tmp_path: Path) -> None:
     data = {"name": "锅炉", "list": [1.10, {"a": "x, y: {z}"}], "long": "w" * 1_000}
     text = read(tmp_path / "a.json", json.dumps(data)).text

@@ -340,3 +340,24 @@ def test_a_row_divided_by_the_end_of_a_page_does_not_become_a_header(tmp_path: P
     assert [block.text.partition("\n")[0] for block in tables] == ["Item | Kind | Price"] * 2
     assert tables[1].page == 2
     assert "IT-5 | Steel plate, galvanised, | 5.50" in tables[1].text
+
+
+def test_a_table_below_its_own_title_does_not_get_the_header_of_the_page_before(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+
+    def draw(y: int, *cells: str) -> None:
+        for x, cell in zip((60, 250, 400), cells, strict=True):
+            canvas.drawString(x, y, cell)
+
+    for season, years in (("Winter", ("2024", "2025")), ("Summer", ("2026", "2027"))):
+        draw(760, season, "", "")
+        draw(740, "Route number", f"Price {years[0]}", f"Price {years[1]}")
+        for number in range(5):
+            draw(720 - 20 * number, f"Route {number}", f"{number}.50", f"{number}.70")
+        canvas.showPage()
+    canvas.save()
+    tables = [block.text for block in read(tmp_path / "a.pdf").blocks if block.kind == "table"]
+    assert [table.partition("\n")[0] for table in tables] == [
+        "Route number | Price 2024 | Price 2025",
+        "Route number | Price 2026 | Price 2027",
+    ]

@@ -129,6 +129,23 @@ def test_a_footnote_mark_is_not_a_digit_of_the_number_before_it(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("source", "text"),
     [
+        ("<p>the area of subsection (<a href='#s2'>2</a>) is", "subsection (2"),
+        ("<p>as in [<a href='#b12'>12</a>]", "in [12"),
+        ("<p>根据第<a href='#a3'>3</a>条", "第3"),
+        ("<p>He wrote “yes”<a href='#n3'>3</a> twice", "“yes”³ twice"),
+    ],
+)
+def test_a_link_with_a_number_is_a_footnote_only_behind_a_word_or_its_end(
+    tmp_path: Path, source: str, text: str
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(source, "utf-8")
+    assert text in read(path)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
         ("<p>東<ruby>京<rp>(</rp><rt>きょう</rt><rp>)</rp></ruby>都に<b>行く</b>", "東京都に行く (きょう)"),
         ("<p>A <del>short</del> <ins>long</ins> <my-term>key</my-term>word", "A ~~short~~ long keyword"),
         ("<p>Put <button>Save</button> beside <picture><img alt=Logo></picture>", "Put Save beside Logo"),
@@ -204,3 +221,16 @@ def test_the_parts_of_a_formula_are_not_read_as_one_number(
 ) -> None:
     write(tmp_path / name)
     assert "1/2+10⁻⁶" in read(tmp_path / name)
+
+
+def test_a_fraction_keeps_the_brackets_of_a_sum(tmp_path: Path) -> None:
+    def bracket(name: str) -> str:
+        properties = f"<m:dPr><m:sepChr m:val='{'x' * 1_000}'/></m:dPr>"
+        return f"<m:d>{properties}<m:e><m:r><m:t>{name}</m:t></m:r></m:e><m:e/></m:d>"
+
+    total = f"{bracket('a')}<m:r><m:t>+</m:t></m:r>{bracket('b')}"
+    formula = OMML.replace(HALF, HALF.replace("<m:r><m:t>1</m:t></m:r>", total))
+    document = docx.Document()
+    document.add_paragraph("Use ")._p.append(etree.fromstring(formula))
+    document.save(str(tmp_path / "a.docx"))
+    assert "((ax)+(bx))/2" in read(tmp_path / "a.docx")

@@ -233,11 +233,18 @@ def test_struck_out_text_is_marked_and_does_not_join_the_text_behind_it(tmp_path
     paragraph = document.add_paragraph("The limit is ")
     paragraph.add_run("40").font.strike = True
     paragraph.add_run("55 bar, ")
-    paragraph.add_run("5 EUR").font.double_strike = True
+    paragraph.add_run("5 E").font.double_strike = True
+    paragraph.add_run("UR").font.double_strike = True
     paragraph.add_run(" 4 EUR")
     document.save(str(tmp_path / "a.docx"))
     for name in ("a.html", "a.docx"):
         assert parse(tmp_path / name, name).text == "The limit is ~~40~~55 bar, ~~5 EUR~~ 4 EUR"
+
+
+def test_struck_out_text_that_is_not_ended_ends_with_its_cell(tmp_path: Path) -> None:
+    source = "<table><tr><td>Fee<td><s>40<tr><td>Tax<td>5</table><p>Valid.<p><s>Old.<p>Older.</s> New."
+    (tmp_path / "a.html").write_text(source)
+    assert parse(tmp_path / "a.html", "a.html").text == "Fee | ~~40~~\nTax | 5\n\nValid.\n\n~~Old.~~\n\n~~Older.~~ New."
 
 
 def test_a_second_table_of_numbers_with_units_has_its_own_header(tmp_path: Path) -> None:
@@ -260,8 +267,16 @@ def test_a_second_table_of_numbers_with_units_has_its_own_header(tmp_path: Path)
 
 def test_groups_of_names_below_one_header_stay_one_table(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
-    for row in (["Name", "Town"], ["Ann", "Oslo"], ["Ben", "Bonn"], [], ["Cleo", "Rome"], ["Dan", "Nice"]):
+    for row in (
+        ["Name", "Seat"],
+        ["Ann", "Hall"],
+        ["Ben", "Desk"],
+        [],
+        ["Cleo", "Lobby"],
+        ["Dan", "Room 9"],
+        ["Eve", "Room 7"],
+    ):
         book.active.append(row)
     book.save(tmp_path / "a.xlsx")
     texts = [block.text for block in parse(tmp_path / "a.xlsx", "a.xlsx").blocks if block.kind == "table"]
-    assert texts == ["Name | Town\nAnn | Oslo\nBen | Bonn\nCleo | Rome\nDan | Nice"]
+    assert texts == ["Name | Seat\nAnn | Hall\nBen | Desk\nCleo | Lobby\nDan | Room 9\nEve | Room 7"]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -106,6 +107,31 @@ async def test_a_process_that_hangs_fails_its_requests_and_is_replaced(
     monkeypatch.setattr(wheel_embedder, "ANSWER_SECONDS", 240)
     assert len(await embedder.embed_query("again")) == 512
     assert embedder.pid not in (None, stopped)
+
+
+async def test_a_process_that_took_part_of_a_request_gets_no_other_request(
+    embedder: WheelEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: start(["sleep", "600"], **options))
+    monkeypatch.setattr(wheel_embedder, "ANSWER_SECONDS", 0.2)
+    with pytest.raises(EmbedderFailed, match="no answer"):
+        await embedder.embed_query("Where is the key?")
+    assert embedder.pid is not None  # it may still be loading its model
+    with pytest.raises(EmbedderFailed, match="no answer"):
+        await embedder.embed_documents(["字" * 4_000] * BATCH)
+    assert embedder.pid is None
+
+
+async def test_a_process_that_reads_no_more_requests_is_replaced(
+    embedder: WheelEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, command = subprocess.Popen, ["sh", "-c", "exec <&-; exec sleep 600"]
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: start(command, **options))
+    with pytest.raises(EmbedderFailed) as failure:  # more than the pipe takes, so it is still written then
+        await embedder.embed_documents(["字" * 4_000] * BATCH)
+    assert failure.value.reason == "its process ended (status -9)"
+    assert embedder.pid is None
 
 
 @pytest.mark.slow("starts the embedder's process twice")

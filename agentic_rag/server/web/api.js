@@ -99,7 +99,7 @@ async function errorOf(response) {
   return await errorFrom(response.status, answer, response.headers.get("X-Request-Id"));
 }
 
-/** Return the ApiError of an answer: `said` is its `{code, message, details, requestId}`, null if it was unreadable. */
+/** Return the ApiError of an answer: `answer` is its `{code, message, details, requestId}`, null if it was unreadable. */
 export async function errorFrom(status, answer, requestId) {
   if (!answer?.message)
     return new ApiError(

@@ -5,8 +5,8 @@
 //     let view = emptyTurn();
 //     for (const event of events) view = reduce(view, event);
 //
-// The connection reconnects, asks for the events after the last one it has, and sends a message that was
-// not acknowledged once more under its `clientMessageId`, so that nothing is lost and nothing comes twice:
+// The connection reconnects, asks for the events after the last one it has, and sends a message that was not
+// acknowledged once more under its `clientMessageId`, so that nothing is lost and nothing comes twice:
 //
 //     const stream = new Stream({ protocols: async () => ["agentic-rag.native"], onEvent, onState, onResync });
 //     stream.follow(conversationId);
@@ -19,12 +19,11 @@ export const ENDS = new Set(["done", "error", "interrupted"]);
 /** Return the view of a turn of which nothing is known yet.
  *
  * `status`: running, waiting (for a person), done, error or interrupted. `items`: what the agent said and did, in
- * order;
- * `lanes`: the same of each delegate, by its path (`{agent, parentToolCallId, items}`). `waits`: what a person is
- * asked, by its id. `seq`: the number of the last event. Items:
+ * order; `lanes`: the same of each delegate, by its path (`{agent, parentToolCallId, items}`). `waits`: what a person
+ * is asked, by its id. `seq`: the number of the last event. Items:
  *
  * - `{kind: "text", iteration, text, at, citations, continues}`: `at` is its place (code points) in the text of its
- * iteration
+ *   iteration
  * - `{kind: "thinking", iteration, text}`
  * - `{kind: "call", id, name, server, iteration, written, arguments, status, progress, result, durationMs, waitIds}`;
  *   `status`: writing (its arguments come), running, ok, error, denied, interrupted

@@ -175,8 +175,7 @@ export function confirmLoss(title, text, action) {
 }
 
 /** A labelled control. `control`: an input, select or textarea; returns the field with `setError(text)` and `setHint`,
- * and
- * `refuse(text)`, which shows an error and focuses the control. */
+ * and `refuse(text)`, which shows an error and focuses the control. */
 export function field(label, control, { hint = "", error = "", inline = false } = {}) {
   control.id ||= newId("field");
   const hintId = newId("hint");

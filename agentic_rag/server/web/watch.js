@@ -46,9 +46,19 @@ export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}
   return end;
 }
 
-/** Draw an element's content again, and move the focus to the control in the same place. */
+/** Draw an element's content again, and move the focus to the control with the same name, the nearest if there are
+ * several: a new row above must not move it to the same button of another row. Without one, the focus moves to the
+ * control in the same place. */
 export function keepFocus(element, draw) {
-  const at = [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  const controls = () => [...element.querySelectorAll(FOCUSABLE)];
+  const at = controls().indexOf(document.activeElement);
+  const name = at >= 0 && nameOf(document.activeElement);
   draw();
-  if (at >= 0) element.querySelectorAll(FOCUSABLE)[at]?.focus({ preventScroll: true });
+  if (at < 0) return;
+  const drawn = controls();
+  const distance = (control) => Math.abs(drawn.indexOf(control) - at);
+  const [same] = drawn.filter((control) => nameOf(control) === name).sort((a, b) => distance(a) - distance(b));
+  (same ?? drawn[at])?.focus({ preventScroll: true });
 }
+
+const nameOf = (control) => control.getAttribute("aria-label") ?? control.textContent;

@@ -23,7 +23,7 @@ _FONT_ALGORITHMS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/p
 """Algorithms that obfuscate only fonts, not text."""
 _PAGES = ("application/xhtml+xml", "text/html", "image/svg+xml", "application/x-dtbook+xml", "text/x-oeb1-document")
 _END_BYTES = 1_000
-"""Bytes at the end of a chapter that contain the end of its page."""
+"""Bytes at the end of a chapter that contain the end of its page, also in UTF-16."""
 MAX_CHAPTERS = 10_000
 
 
@@ -86,7 +86,7 @@ def _read_chapter(archive: zipfile.ZipFile, name: str) -> ParsedDocument:
     except DAMAGED_MEMBER:
         return ParsedDocument((), notes=(f"a chapter is damaged and was not read: {name[:80]!r}",))
     page = html_parts(decode_html(data), is_chapter=True)
-    if b"</html" in data[-_END_BYTES:].lower() or not name.endswith(("html", "htm")):
+    if b"</html" in data[-_END_BYTES:].replace(b"\0", b"").lower() or not name.endswith(("html", "htm")):
         return page
     return replace(page, notes=(*page.notes, f"incomplete: the end of a chapter is missing: {name[:80]!r}"))
 

@@ -15,7 +15,7 @@ MAX_DEPTH = 64
 _UNREAD = frozenset({"annotation", "annotation-xml", "delText", "instrText"})
 _INVISIBLE = re.compile("[\u2061-\u2064]")
 _RAISED = re.compile("[0-9+()-]*[0-9][0-9+()-]*")
-_ONE_TERM = re.compile(r"[^\W\d_]?|\d[\d.,]*|\(.*\)")
+_ONE_TERM = re.compile(r"[^\W\d_]?|\d[\d.,]*|\([^()]*\)")
 
 
 def formula_text(element: Any, depth: int = 0) -> str:
@@ -57,11 +57,11 @@ def _scripts(base: str, below: str, above: str) -> str:
 
 
 def _value(element: Any, name: str, default: str) -> str:
-    """Return the value of a property of an OMML element."""
+    """Return the character of a property of an OMML element: a bracket, a separator or an operator."""
     properties = next((child for child in element if _name(child).endswith("Pr")), None)
     found = None if properties is None else next((child for child in properties if _name(child) == name), None)
     values = [] if found is None else list(found.values())
-    return str(values[0]) if values else default
+    return str(values[0])[:1] if values else default
 
 
 _ByName = Callable[[Any, Mapping[str, str], Sequence[str]], str]

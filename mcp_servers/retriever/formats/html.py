@@ -49,6 +49,8 @@ _FORMULA = frozenset({"mi", "mn", "mo", "ms", "mtext"})
 _STRUCK = frozenset({"del", "s", "strike"})
 _NOTE_MARK = re.compile(r"\s*\d{1,3}\s*")
 """Text of a link to a footnote."""
+_BEFORE_NOTE_MARK = re.compile(r"[^\W_\u2e80-\u9fff]|[.,;:!?%)\]\"'”’»。，、；：！？」』）]")
+"""Character before the mark of a footnote. Behind others, as in `subsection (2)` or `第3条`, the number is text."""
 _VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"})
 _OPEN_ENDED = frozenset({"p", "li", "dt", "dd", "td", "th", "tr", "option"})
 """Elements whose end tag may be left out."""
@@ -189,6 +191,8 @@ class _Builder:
         """The address of the open link, and the start of its text in the open block."""
         self._struck: int | None = None
         """The start of struck out text in the open block."""
+        self._struck_in_cell = False
+        """Whether that text began in a table's cell, with which it ends."""
         self._inline = ("", 0)
         """The open raised text, reading or formula, and its start in the open block."""
         self._readings: list[str] = []
@@ -275,7 +279,7 @@ class _Builder:
     def _begin_inline(self, tag: str, attributes: Mapping[str, str | None]) -> None:
         """Process the start tag of raised or struck out text, of the reading of characters (ruby) or of a formula."""
         if tag in _STRUCK and self._struck is None:
-            self._struck = len(self._text)
+            self._struck, self._struck_in_cell = len(self._text), self._table is not None
         elif tag in ("sup", "math", "rt", "rp", "rb"):
             self._end_reading()
             self._inline = tag, len(self._text)
@@ -325,7 +329,7 @@ class _Builder:
         self._end_reading()
         if self._struck is not None:
             self._end_struck()
-            self._struck = 0
+            self._struck = None if self._struck_in_cell else 0
         text = "".join(self._text)
         if self._readings:
             text = f"{text.rstrip()} ({' '.join(self._readings)})"
@@ -348,7 +352,7 @@ class _Builder:
             address, start = link
             text = "".join(self._text[start:])
             before = "".join(self._text[max(start - 2, 0) : start])
-            if "#" in address and _NOTE_MARK.fullmatch(text) and before[-1:].strip():
+            if "#" in address and _NOTE_MARK.fullmatch(text) and _BEFORE_NOTE_MARK.fullmatch(before[-1:]):
                 self._text[start:] = [to_superscript(text)]  # of books and letters that raise it in a style sheet
             elif text.strip():
                 self._text[start:] = [with_address(text, address)]

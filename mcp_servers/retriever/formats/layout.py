@@ -376,10 +376,16 @@ def _is_table(item: PageTable | list[Line]) -> bool:
 
 
 def _is_rest_of_row(lines: Sequence[Line], table: PageTable) -> bool:
-    """Return whether lines between two parts of a table are those of a row that a page's end divides."""
+    """Return whether lines between two parts of a table are those of a row that a page's end divides.
+
+    A line in the first column alone may be the title of another table.
+    """
     parts = [part for line in lines for part in line.parts]
-    return len(lines) <= MAX_REST_LINES and all(
-        sum(_overlap(part, column) > 0 for column in table.columns) == 1 for part in parts
+    is_title = any(len(line.parts) == 1 and _overlap(line.parts[0], table.columns[0]) > 0 for line in lines)
+    return (
+        not is_title
+        and len(lines) <= MAX_REST_LINES
+        and all(sum(_overlap(part, column) > 0 for column in table.columns) == 1 for part in parts)
     )
 
 
@@ -905,10 +911,13 @@ def _divide(lines: Sequence[Line], starts: Sequence[float]) -> list[Line]:
     drop = median(line.words[0].middle - line.base for line in lines)
     words = sorted((word for line in lines for word in line.words), key=lambda word: -word.middle)
     divided: list[Line] = []
-    while words:
-        height = words[0].middle
-        row = sorted((word for word in words if height - word.middle < 0.3 * size), key=_LEFT)
-        words = words[len(row) :]
+    start = 0
+    while start < len(words):
+        height, end = words[start].middle, start + 1
+        while end < len(words) and height - words[end].middle < 0.3 * size:
+            end += 1
+        row = sorted(words[start:end], key=_LEFT)
+        start = end
         cells = groupby(row, lambda word: bisect_right(starts, word.centre))
         divided.append(Line(row, size, height - drop).with_parts([_merge(list(members)) for _, members in cells]))
     return divided

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
-from xml.parsers import expat
 
 from lxml import etree
 
@@ -93,7 +92,8 @@ _EMBEDDED = re.compile(r".*/(?:embeddings|activeX)/|Object ?\d+/?|ObjectReplacem
 _MEDIA = re.compile(r".*\.(?:mp3|mp4|m4a|m4v|wav|wma|wmv|mov|avi|mpe?g)", re.IGNORECASE)
 _CODE = re.compile(r".*vbaProject\.bin|.*vbaData\.xml|Basic/", re.IGNORECASE)
 
-_PARSER = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+_PARSER_OPTIONS = {"resolve_entities": False, "no_network": True, "load_dtd": False}
+_PARSER = etree.XMLParser(**_PARSER_OPTIONS, huge_tree=False)
 
 
 def parse_xml(data: bytes) -> Any:
@@ -243,18 +243,26 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
     return OfficeFile(path, copy.getvalue(), tuple(notes))
 
 
+class _NoTree:
+    """A target of the XML parser that builds nothing."""
+
+    def close(self) -> None:
+        return None
+
+
 def _find_damaged(package: zipfile.ZipFile) -> Iterator[str]:
     """Yield the names of members that cannot be unpacked, and of XML parts that are not well-formed."""
     for member in package.infolist():
-        checker = expat.ParserCreate() if member.filename.endswith((".xml", ".rels")) else None
+        is_xml = member.filename.endswith((".xml", ".rels"))
+        checker = etree.XMLParser(target=_NoTree(), **_PARSER_OPTIONS, huge_tree=True) if is_xml else None
         try:
             with package.open(member) as stream:
                 while data := stream.read(_COPY_BYTES):
                     if checker is not None:
-                        checker.Parse(data)
+                        checker.feed(data)
             if checker is not None:
-                checker.Parse(b"", True)
-        except (expat.ExpatError, *DAMAGED_MEMBER):
+                checker.close()
+        except (etree.XMLSyntaxError, *DAMAGED_MEMBER):
             yield member.filename
 
 

@@ -26,7 +26,7 @@ from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.text import to_superscript, with_address
 
 _CELL = "\ue000"
-"""End mark of a cell: a private character, which is first removed from the file."""
+"""End mark of a cell: a private character, which `_mark` removes from the file."""
 _ROW = "\ue001"
 """End mark of a row, followed by the number of its shape and `_SHAPE`."""
 _SHAPE = "\ue002"
@@ -34,6 +34,7 @@ _BREAK = "\ue003"
 """End of a line or a paragraph inside a cell."""
 _HEADING = "\ue010"
 """Mark of a heading before its end; the level is added to the character."""
+_MARKS = range(0xE000, 0xE020)
 _PRIVATE = re.compile("[\ue000-\ue01f]")
 _TOKEN = re.compile(r"\\([a-z]{1,32})(-?\d{1,10})? ?|\\'[0-9a-fA-F]{2}|\\.|[{}]|[^\\{}]+|\\", re.DOTALL)
 _BOUNDARIES = frozenset({"cell", "nestcell", "row", "nestrow", "par", "line", "sect", "page"})
@@ -78,7 +79,7 @@ def read_rtf(path: Path, limits: ParseLimits) -> ParsedDocument:
         raise DocumentError("DOCUMENT_BROKEN", "the file is not RTF, despite its name")
     declared = _CODEPAGE.search(data[:4096])
     encoding = f"cp{declared[1].decode()}" if declared else "cp1252"
-    source = _PRIVATE.sub("", _without_binary(data).decode("latin-1"))
+    source = _without_binary(data).decode("latin-1")
     groups, main = _take_groups(source)
     prefix = _prefix(source)
     blocks: list[Block] = []
@@ -177,7 +178,8 @@ def _with_links(source: str) -> str:
 
 
 def _escape(text: str) -> str:
-    return "".join(f"\\u{ord(character)}?" for character in text)
+    """Return characters as RTF in a group, because the text around it may declare other numbers of fallbacks."""
+    return "{\\uc1" + "".join(f"\\u{ord(character)}?" for character in text) + "}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,9 @@ def _mark(source: str, styles: dict[int, int]) -> _Marked:
             state = groups.pop() if groups else state
         elif word in _BOUNDARIES:
             text = _boundary(text, word, state, marked.shapes)
+        elif word == "u":
+            is_left_out = state.is_hidden or number % 0x10000 in _MARKS
+            text = "" if is_left_out else text
         elif word is not None:
             state = _with_property(state, word, number, token[2] is None, styles)
         elif state.is_hidden:

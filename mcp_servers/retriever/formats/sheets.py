@@ -59,6 +59,8 @@ MAX_NAMED = 10
 """Maximum number of names in one note."""
 
 _DIGIT = re.compile(r"\d")
+_WITH_UNIT = re.compile(r"[\s(+−-]*+(?:[A-Z]{3}\s|[$€£¥])?\s*+\d")
+"""Start of a number with a unit, such as "9 m" or "EUR 5", but not of a name with a number, such as "Room 9"."""
 _FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*+[$€£¥]?[\s+−-]*+\d[\d\s.,:/'’%€$£¥)T-]*+")
 """Numbers, amounts, dates and times, which occur in data but rarely in headers. Years, which occur in both, are
 excluded."""
@@ -613,7 +615,7 @@ def _has_units(header: _SheetRow, below: Sequence[_SheetRow]) -> bool:
     """Return whether a name is above numbers with units, such as "9 m", in all of the adjacent rows, at least two."""
     adjacent = [row for at, row in enumerate(below) if row.number == header.number + 1 + at]
     return len(adjacent) > 1 and any(
-        not _DIGIT.search(name) and all(_DIGIT.search(row.cells.get(at, "")) for row in adjacent)
+        not _DIGIT.search(name) and all(_WITH_UNIT.match(row.cells.get(at, "")) for row in adjacent)
         for at, name in header.cells.items()
     )
 

@@ -385,7 +385,11 @@ class _WordReader:
                 return
             if any(_is_on(properties.find(qn(f"w:{name}"))) for name in ("strike", "dstrike")):
                 self._collect(run, into)
-                into.text[start:] = [strike_out("".join(into.text[start:]))]
+                text = strike_out("".join(into.text[start:]))
+                if start and into.text[start - 1].endswith("~~") and text.startswith("~~"):
+                    text = into.text[start - 1][:-2] + text[2:]  # Word may divide a word into several runs
+                    start -= 1
+                into.text[start:] = [text]
                 return
         self._collect(run, into)
 

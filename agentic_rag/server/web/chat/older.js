@@ -9,8 +9,7 @@ const AHEAD = "600px 0px 0px";
 
 export class OlderMessages {
   /** `frame`: what scrolls; `list`: holds the turns. `load()` resolves to a page before the first message, `{hasMore,
-   * …}`;
-   * `put(page)` puts it into the list. */
+   * …}`; `put(page)` puts it into the list. */
   constructor({ frame, list, load, put }) {
     Object.assign(this, { frame, list, load, put, hasMore: false, begun: 0, loading: false });
     this.mark = h("div", { class: "older" });

@@ -236,7 +236,7 @@ export class AnswerPart {
     for (const [at, reference] of references.entries()) {
       const id = reference.documentId || reference.documentName;
       if (!documents.has(id)) documents.set(id, []);
-      documents.get(id).push({ at, each: reference });
+      documents.get(id).push({ at, reference });
     }
     const head =
       documents.size === references.length
@@ -255,7 +255,7 @@ export class AnswerPart {
 
   /** A cited document with the places that are cited in it. */
   #documentLine(places) {
-    const chip = ({ at, each: reference }) =>
+    const chip = ({ at, reference }) =>
       h(
         "button",
         {
@@ -279,7 +279,7 @@ export class AnswerPart {
           h("span", { class: "faint" }, t(reference.scannedBy === "model" ? "chat.scannedByModel" : "chat.scanned")),
         reference.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified")),
       );
-    const tables = places.filter(({ each: place }) => place.table?.rows?.length).slice(0, 3);
+    const tables = places.filter(({ reference }) => reference.table?.rows?.length).slice(0, 3);
     return h(
       "li",
       { class: "source-document" },
@@ -290,16 +290,16 @@ export class AnswerPart {
         h(
           "p",
           { class: "source-title" },
-          h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName),
-          agesOf(places[0].each),
+          h("span", { class: "source-name wrap", dir: "auto" }, places[0].reference.documentName),
+          agesOf(places[0].reference),
         ),
         h("div", { class: "source-chips" }, places.map(chip)),
         tables.length > 0 &&
           h(
             "div",
             { class: "source-tables" },
-            tables.map(({ each: table }) =>
-              rowsTable(table.table, t("chat.openSource", { number: table.number, name: table.documentName })),
+            tables.map(({ reference: { table, number, documentName: name } }) =>
+              rowsTable(table, t("chat.openSource", { number, name })),
             ),
           ),
       ),

@@ -33,7 +33,7 @@ function writeContained(expected) {
   return `=${expected.number}${expected.tolerance ? `±${expected.tolerance}` : ""}${expected.unit ? ` ${expected.unit}` : ""}`;
 }
 
-/** Open a case, or a new one where `known` is null; return whether something was saved. `start`: the first content of a
+/** Open a case, or a new one where `stored` is null; return whether something was saved. `start`: the first content of a
  * new case. */
 export async function openCase(base, domain, stored, start = {}) {
   const expect = stored?.expect ?? {};
@@ -148,7 +148,7 @@ export async function openCase(base, domain, stored, start = {}) {
   }
 
   function read() {
-    const value = (control) => control.control.value.trim();
+    const value = (part) => part.control.value.trim();
     const cite = Object.fromEntries(
       Object.entries({
         document: value(document),
@@ -158,8 +158,8 @@ export async function openCase(base, domain, stored, start = {}) {
         text: value(passage),
       }).filter(([, value]) => value),
     );
-    const names = (control) =>
-      value(control)
+    const names = (part) =>
+      value(part)
         .split(",")
         .map((name) => name.trim())
         .filter(Boolean);
@@ -244,7 +244,7 @@ export async function openCase(base, domain, stored, start = {}) {
   }
 
   save.addEventListener("click", async () => {
-    for (const [, control] of FIELDS) control.setError("");
+    for (const [, part] of FIELDS) part.setError("");
     if (!lines(questions.control.value).length) return questions.refuse(t("evaluation.questionMissing"));
     save.disabled = true;
     try {

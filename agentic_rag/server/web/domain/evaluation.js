@@ -662,8 +662,8 @@ export function expectation(expect) {
             .join(" ");
   return [
     ...(expect.cites ?? []).map((cite) => `${t("evaluation.check.cites")} ${place(cite)}`),
-    ...(expect.contains ?? []).map((contain) => `${t("evaluation.check.contains")} ${text(contain)}`),
-    ...(expect.mustNotContain ?? []).map((text) => `${t("evaluation.check.mustNotContain")} “${text}”`),
+    ...(expect.contains ?? []).map((part) => `${t("evaluation.check.contains")} ${text(part)}`),
+    ...(expect.mustNotContain ?? []).map((part) => `${t("evaluation.check.mustNotContain")} “${part}”`),
     expect.declines === true && t("evaluation.check.declines"),
     expect.declines === false && t("evaluation.check.answers"),
     ...(expect.calls ?? []).map((call) => `${t("evaluation.check.calls")} ${call}`),

@@ -23,7 +23,9 @@ export async function show(panel, { domain, place }) {
       api("GET", `${path}/evaluation/cases`),
     ]);
     const byMessage = new Map(
-      cases.items.filter((rating) => rating.source?.messageId).map((rating) => [rating.source.messageId, rating]),
+      cases.items
+        .filter((testCase) => testCase.source?.messageId)
+        .map((testCase) => [testCase.source.messageId, testCase]),
     );
     return { feedback, byMessage };
   }

@@ -18,7 +18,7 @@ export async function show(panel, { domain, rest, app, place }) {
   /** The questions of the evaluation cases, by the id under which the history has them. */
   let questions = null;
   const readQuestions = async () =>
-    new Map((await api("GET", `${base}/evaluation/cases`)).items.map((change) => [change.id, change.questions.at(-1)]));
+    new Map((await api("GET", `${base}/evaluation/cases`)).items.map(({ id, questions }) => [id, questions.at(-1)]));
   const nameCases = async (changes) => {
     if (changes.some(({ kind, subject }) => kind === "case" && !questions?.has(subject)))
       questions = await readQuestions();

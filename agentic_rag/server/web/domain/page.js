@@ -185,7 +185,7 @@ export async function show(main, { params, app }) {
   }
 
   /** Return what a section gets of this page: its address, and functions that change the page around it. A section may
-   * call them late, when the reader is in another section or domain (`own` is no longer the turn): these keep their
+   * call them late, when the reader is in another section or domain (`ownTurn` is no longer the turn): these keep their
    * title. */
   function placeOf({ id }, key, ownTurn) {
     return {

@@ -292,7 +292,7 @@ function mapField(key, bounds, { onchange }, cell, namePlaceholder) {
       dir: "ltr",
     });
     const control = cell(value, onchange);
-    const part = { named, given: control };
+    const part = { named, control };
     const row = h(
       "div",
       { class: "map-row" },
@@ -315,7 +315,7 @@ function mapField(key, bounds, { onchange }, cell, namePlaceholder) {
   };
   const read = () => {
     const entries = [...parts]
-      .map(({ named, given: part }) => [named.value.trim(), part.read()])
+      .map(({ named, control }) => [named.value.trim(), control.read()])
       .filter(([name]) => name);
     return entries.length ? Object.fromEntries(entries) : null;
   };

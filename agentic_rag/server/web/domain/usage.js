@@ -29,7 +29,7 @@ export async function show(panel, { domain, place }) {
       Promise.all(["day,model", "cacheMiss", ...GROUPS].map(ask)),
       loadChartStyle(),
     ]);
-    return { days, misses: misses.filter((misse) => misse.cacheMiss), groups, from };
+    return { days, misses: misses.filter((row) => row.cacheMiss), groups, from };
   }
 
   async function draw() {

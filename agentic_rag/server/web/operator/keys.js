@@ -150,9 +150,9 @@ export async function newKeyDialog({ user = "", app, ondone }) {
             domains: where.hidden
               ? []
               : checks
-                  .map((group) => group.control)
-                  .filter((group) => group.checked)
-                  .map((group) => group.value),
+                  .map(({ control }) => control)
+                  .filter(({ checked }) => checked)
+                  .map(({ value }) => value),
             groups: groups.control.value.split("\n").filter((group) => group.trim()),
           };
           created = await api("POST", "/api/keys", { body });

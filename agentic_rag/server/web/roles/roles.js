@@ -30,7 +30,7 @@ export async function show(panel, { domain, rest, app, place }) {
   async function drawList() {
     const load = () => Promise.all([api("GET", `${base}/roles`), api("GET", `${base}/role-findings`)]);
     await loadInto(panel, load, ([roles, findings]) => {
-      const important = findings.items.filter((role) => role.severity !== "info");
+      const important = findings.items.filter((finding) => finding.severity !== "info");
       const listed = roles.items.filter(({ id }) => !isDoomed(addressOfRole(domain.id, id)));
       return h(
         "div",
