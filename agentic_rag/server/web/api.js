@@ -6,8 +6,12 @@ import { detailsInWords, errorText, loadErrorTexts } from "./errors/text.js";
 import { t } from "./i18n.js";
 
 export class ApiError extends Error {
-  /** `status` 0: the server could not be reached. `code` and `details`: as in the docs. `message`: in the reader's
-   * language. */
+  /** Create an error.
+   *
+   * - `status`: the HTTP status, or 0 if the server could not be reached
+   * - `code`, `details`: as documented in the API
+   * - `message`: in the user's language
+   * - `requestId`: the id under which the server logged the request */
   constructor(status, code, message, details, requestId) {
     super(message);
     this.name = "ApiError";
@@ -22,7 +26,7 @@ export class ApiError extends Error {
     return this.status === 0;
   }
 
-  /** The field that does not fit, as the server names it, or "". */
+  /** Return the path of the invalid field as the server names it, or "". */
   get path() {
     return this.details.path ?? "";
   }
@@ -30,27 +34,30 @@ export class ApiError extends Error {
 
 let signInAgain = null;
 
-/** Set the function that asks for a sign-in. It resolves to whether a person is signed in. */
+/** Set the function that asks for a sign-in. It resolves to whether a user is signed in. */
 export function onSignedOut(ask) {
   signInAgain = ask;
 }
 
-/** Make a request and return its JSON, null where there is none.
+/** Make a request and return its JSON, or null if the response has no body. Raises ApiError, or AbortError if the
+ * request was aborted.
  *
- * `body`: JSON, or a FormData; `query`: parameters, those that are null or "" left out; `ifMatch`: a version, which
- * must be the stored one, "" where nothing may be stored yet; `signal`: aborts it. Raises ApiError; an aborted one
- * raises its AbortError. */
+ * - `body`: JSON, FormData or a Blob
+ * - `query`: parameters; those that are null or "" are left out
+ * - `ifMatch`: the version that must be the stored one; "" if nothing may be stored yet
+ * - `signal`: aborts the request
+ * - `asIs`: do not ask for a sign-in if the session has ended */
 export async function api(method, path, options = {}) {
   const response = await send(method, path, options);
   return response.status === 204 || response.status === 304 ? null : await response.json();
 }
 
-/** Make a request and return what it answers as a stream of bytes; `accept`: its media type. */
+/** Make a request and return the response body as a stream of bytes. `accept`: its media type. */
 export async function apiStream(method, path, options = {}) {
   return (await send(method, path, options)).body;
 }
 
-/** Make a request and return what it answers as a Blob: a file. */
+/** Make a GET request and return the response body as a Blob. */
 export async function apiFile(path, options = {}) {
   return await (await send("GET", path, options)).blob();
 }
@@ -94,12 +101,13 @@ async function errorOf(response) {
   try {
     answer = JSON.parse(text).error;
   } catch {
-    // something between us and the server answered
+    // The response came from a proxy or another server between the browser and this one.
   }
   return await errorFrom(response.status, answer, response.headers.get("X-Request-Id"));
 }
 
-/** Return the ApiError of an answer: `answer` is its `{code, message, details, requestId}`, null if it was unreadable. */
+/** Return the ApiError for an error response. `answer`: its `{code, message, details, requestId}`, or null if the body
+ * was unreadable. */
 export async function errorFrom(status, answer, requestId) {
   if (!answer?.message)
     return new ApiError(
@@ -119,7 +127,7 @@ export async function errorFrom(status, answer, requestId) {
   );
 }
 
-/** Return parameters as the end of an address. */
+/** Return parameters as a query string with its "?", or "" if there are none. */
 export function asQuery(query) {
   const parameters = new URLSearchParams();
   for (const [name, value] of Object.entries(query ?? {})) {
@@ -129,8 +137,8 @@ export function asQuery(query) {
   return text && `?${text}`;
 }
 
-/** Return a function that imports a module: `load(again)` does, with `again` behind its address. One that could not be
- * fetched is asked for under another address the next time, for a browser remembers that it failed. */
+/** Return a function that imports a module by calling `load(again)`. `again` is a suffix for the module's address.
+ * After a failed fetch, the next call uses another address, because a browser remembers that the first one failed. */
 export function lazily(load) {
   let failed = 0;
   return async () => {
@@ -144,8 +152,8 @@ export function lazily(load) {
   };
 }
 
-/** Wait for several loads and return their results. A failure is raised once all have ended: a retry then starts each
- * failed load again, and does not join one that is about to fail. */
+/** Wait for several loads and return their results. A failure is raised only after all of them have ended. A retry then
+ * starts each failed load again and does not join one that is about to fail. */
 export async function loadAll(...loads) {
   await Promise.allSettled(loads);
   return Promise.all(loads);

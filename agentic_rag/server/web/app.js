@@ -1,18 +1,18 @@
-// The shell of the console: it signs the person in, draws the navigation, and shows the page that an address names.
+// The shell of the console: it signs the user in, draws the navigation, and shows the page that the address names.
 //
-// How a page comes about. The server sends `index.html` with an empty `main`. `early.js` waits for the first paint,
-// then imports this module. `begin` asks who the person is. `route` finds the entry of `pages` for the part of the
-// address after `#`, imports its module with its words and style sheet, and calls `show(main, {params, app})`. There is
-// no framework: a page makes elements with `h` (`dom.js`, widgets in `ui.js`) and replaces the parts that change.
+// How a page is shown. The server sends `index.html` with an empty `main`. `early.js` waits for the first paint, then
+// imports this module. `begin` loads the signed-in user. `route` finds the entry of `pages` for the part of the address
+// after `#`, imports its module with its words and style sheet, and calls `show(main, {params, app})`. There is no
+// framework: a page creates elements with `h` (`dom.js`, widgets in `ui.js`) and replaces the parts that change.
 //
-// Where state lives. The address says what is shown. `App` has what all pages share: the user and the domains. The rest
-// is loaded by the page that shows it and lives in the closure of its `show`. What is typed and not saved is in
-// `localStorage` (`drafts.js`); a save notifies the other tabs.
+// Where state is kept. The address names the page and the item that are shown. `App` has the state that all pages
+// share: the user and the domains. Each page loads the rest and keeps it in the closure of its `show`. Unsaved input is
+// in `localStorage` (`drafts.js`); a save notifies the other tabs.
 //
-// How changes arrive. In the chat, events come over a WebSocket (`stream.js`). Other pages load their state again
-// (`watch.js`). An answer may come after the person has gone on, so `loadInto` and `watch` drop one that is older than
-// a later request, each page has a `main` of its own, and code that does something visible after an `await`, such as
-// opening a dialog or changing the address, first checks that its page is still shown (`isConnected`).
+// How changes arrive. In the chat, events come over a WebSocket (`stream.js`). Other pages poll (`watch.js`). A
+// response may come after the user has opened another page. Therefore `loadInto` and `watch` drop a response that is
+// older than a later request, and each page has a separate `main`. Code that does something visible after an `await`,
+// such as opening a dialog or changing the address, first checks that its page is still shown (`isConnected`).
 
 import { api, lazily, loadAll, onSignedOut } from "./api.js";
 import { append, below, h, loadStyle, replace } from "./dom.js";
@@ -23,11 +23,15 @@ import { icon } from "./icons.js";
 import { keepSignedIn, presence, signOut, takeRefusal, useTicket } from "./session.js";
 import { announce, button, emptyState, menu, skeleton, toast, toastError } from "./ui.js";
 
-/** The pages. `path`: what follows `#/`, with `:name` for a segment, `:name?` for one that may be missing and `*name`
- * for the rest; the first that fits is shown. `load`: its module, which exports
- * `async function show(main, {params, app})`; that may return `leave()`, or `{leave, update(params)}` if the page
- * can show other params itself. `words`: its section of the languages, `style`: a style sheet of its own. `nav`: how it
- * stands in the navigation, if it does: a key, an icon, the address, and for whom; `mount(link)` adds to the link. */
+/** The pages. The first one whose `path` matches the address is shown.
+ *
+ * - `path`: the address after `#/`. `:name` is a segment, `:name?` an optional one, `*name` all remaining ones
+ * - `load`: imports the module, which exports `async function show(main, {params, app})`. That may return `leave()`, or
+ *   `{leave, update(params)}` if the page can show other params without a new `show`
+ * - `words`: the section of the language files
+ * - `style`: a style sheet for this page
+ * - `allowed(app)`: whether the user may open the page; missing if every user may
+ * - `nav`: the link in the navigation, if there is one: label, icon and address; `mount(link)` adds to the link */
 export const pages = [
   {
     name: "chat",
@@ -90,7 +94,7 @@ export const pages = [
   },
 ];
 
-/** Show the number of waits at their link. Its module is loaded after the page is shown. */
+/** Show the number of waits at their link. The module is loaded after the page is shown. */
 async function mountCount(link) {
   const { countWaits } = await import("./waiting/count.js");
   app.waitsCounted = countWaits(link);
@@ -98,7 +102,7 @@ async function mountCount(link) {
 
 const START = "#/chat";
 
-/** Return the page that a hash means with its params: `{page, params}`; null: none does. */
+/** Return the page for a hash with its params, `{page, params}`, or null if no page matches. */
 function findPage(hash, among = pages) {
   const segments = hash.replace(/^#\/?/, "").split("?")[0].split("/").filter(Boolean).map(decode);
   for (const page of among) {
@@ -132,19 +136,19 @@ const SLOW = 400; // milliseconds
 
 const ROLES = ["member", "author", "admin"];
 
-/** What pages get. `user`: as GET /api/auth says it. */
+/** The state and functions that all pages share. `user`: the response of GET /api/auth. */
 class App {
   constructor(user) {
     this.user = user;
     this._domains = null;
   }
 
-  /** Whether the user may do in a domain what a member, author or admin may. */
+  /** Return whether the user has at least a role in a domain: member, author or admin. */
   can(domainId, role = "member") {
     return this.user.operator || ROLES.indexOf(this.user.grants[domainId]) >= ROLES.indexOf(role);
   }
 
-  /** Return the domains that the user may use, loaded once for each page; `again` loads them now. */
+  /** Return the domains that the user may use. They are loaded once for each page; `again` loads them now. */
   async domains({ again = false } = {}) {
     if (again || !this._domains) {
       const loading = (this._domains = api("GET", "/api/domains").then(({ items }) => items));
@@ -153,13 +157,14 @@ class App {
     return await this._domains;
   }
 
-  /** Load the domains again when a page asks for them: another page or tab may have changed them. */
+  /** Drop the loaded domains, because another page or tab may have changed them. The next page that needs them loads
+   * them. */
   forgetDomains() {
     this._domains = null;
   }
 
-  /** Ask the server again who is signed in, after an act that may have signed this browser in. Returns the answer, in
-   * which `name` is null if a sign-in is needed; `user` stays the same then. */
+  /** Load the signed-in user again, after an action that may have signed this browser in. Returns the response, in
+   * which `name` is null if a sign-in is needed. In that case, `user` stays the same. */
   async refreshUser() {
     const before = this.user;
     const user = await presence();
@@ -168,7 +173,8 @@ class App {
     return user;
   }
 
-  /** Go to an address of the page, such as "#/chat/dom_1". `instead`: of the present one in the browser's history. */
+  /** Go to an address of the console, such as "#/chat/dom_1". `instead`: replace the current entry in the browser's
+   * history. */
   navigate(hash, { instead = false } = {}) {
     if (instead) {
       history.replaceState(null, "", hash);
@@ -176,7 +182,7 @@ class App {
     } else location.hash = hash;
   }
 
-  /** Name the page in the browser's tab, and to a screen reader. */
+  /** Set the title of the browser's tab, which a screen reader announces. */
   setTitle(...parts) {
     document.title = [...parts.filter(Boolean), "Agentic RAG"].join(" · ");
   }
@@ -190,12 +196,12 @@ let app;
 let shown = { page: null, leave: null, update: null };
 let turn = 0;
 
-/** Return a new, empty `main` in place of the old one: a page whose answer comes after the reader has left it writes
- * into an element that is no longer shown. */
+/** Replace `main` by a new, empty one and return it. If a response comes after the user has left the old page, that
+ * page writes into an element that is no longer shown. */
 function freshMain(page = null) {
   const old = document.getElementById("main");
   const fresh = old.cloneNode(false);
-  const hadFocus = document.activeElement === old; // by the link that skips the navigation
+  const hadFocus = document.activeElement === old; // the link that skips the navigation had moved the focus there
   fresh.className = page ? `main page-${page.name}` : "main";
   old.replaceWith(fresh);
   if (hadFocus) fresh.focus({ preventScroll: true });
@@ -228,7 +234,7 @@ async function route() {
   try {
     const [module] = await loadAll(match.page.load(), loadWords(match.page.words), loadStyle(match.page.style));
     if (ownTurn !== turn) return;
-    const main = freshMain(match.page); // now, so that the old page stays until the new one can be drawn
+    const main = freshMain(match.page); // only now, so that the old page stays until the new one can be drawn
     const stop = fillIfSlow(main);
     const left = await module.show(main, { params: match.params, app }).finally(stop);
     const ends = typeof left === "function" ? { leave: left } : (left ?? {});
@@ -249,7 +255,8 @@ async function route() {
   }
 }
 
-/** Show lines in place of a page that stays empty for long, as behind a slow network. Returns what stops the wait. */
+/** Show a skeleton in a page that stays empty for long, for example on a slow network. Returns a function that cancels
+ * this. */
 function fillIfSlow(main) {
   const timer = setTimeout(() => main.hasChildNodes() || replace(main, h("div", { class: "page" }, skeleton(5))), SLOW);
   return () => clearTimeout(timer);
@@ -305,7 +312,7 @@ function buildRail() {
   replace(rail, rail.querySelector(".rail-mark"), h("div", { class: "rail-links" }, links), person);
 }
 
-/** Choose a theme: "light", "dark", or "" for the system's. */
+/** Set the theme: "light", "dark", or "" for the system's. */
 function chooseTheme(theme) {
   storeChoice("theme", theme);
   if (theme) document.documentElement.dataset.theme = theme;
@@ -336,7 +343,7 @@ async function showKeys() {
   });
 }
 
-/** The keys of every page: "/" searches, "?" lists the keys, Alt + N begins a conversation. */
+/** Handle the keys of every page: "/" searches, "?" lists the keys, Alt + N begins a conversation. */
 function pressKey(event) {
   if (event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
   if (event.altKey && event.code === "KeyN") {
@@ -352,7 +359,7 @@ function pressKey(event) {
   event.preventDefault();
 }
 
-/** Go on as the same user, who may do something else by now: what is offered changes, what is typed stays. */
+/** Use the new rights of the same user. The navigation and the domains change; unsaved input stays. */
 function takeRights(who) {
   const before = JSON.stringify([app.user.operator, app.user.grants]);
   app.user = who;
@@ -365,7 +372,7 @@ function takeRights(who) {
 
 let asking = null;
 
-/** Ask for a sign-in over the page. Resolves to whether a person is signed in. */
+/** Ask for a sign-in in a dialog over the page. Resolves to whether a user is signed in. */
 const signedOut = () => (asking ??= askAgain().finally(() => (asking = null)));
 
 async function askAgain() {
@@ -416,7 +423,8 @@ async function begin() {
     user = await presence();
   }
   app = new App(user);
-  app.domains().catch(() => {}); // nearly every page needs them; a page that does asks again after an error
+  // Nearly every page needs the domains. After an error, a page that needs them loads them again.
+  app.domains().catch(() => {});
   ownDrafts(user.name);
   onSignedOut(signedOut);
   watchSignIn(user);

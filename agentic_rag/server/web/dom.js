@@ -1,4 +1,4 @@
-// Elements, made of text and attributes alone: nothing here reads HTML (`trusted.js` is the only place that does).
+// Creates elements from text and attributes alone. Nothing here parses HTML; `trusted.js` is the only module that does.
 
 const PROPERTIES = new Set([
   "value",
@@ -14,24 +14,28 @@ const PROPERTIES = new Set([
 ]);
 const FOLDER = new URL(".", import.meta.url).href;
 
-/** The path of the server on a shared host, `/rag`; "" on its own host. This file is `{ROOT}/web/{version}/dom.js`. */
+/** The path of the server on a shared host, such as `/rag`, or "" on its own host. The address of this file is
+ * `{ROOT}/web/{version}/dom.js`. */
 export const ROOT = FOLDER.startsWith("http")
   ? new URL(FOLDER).pathname.replace(/\/web\/(?:[0-9a-f]{16}\/)?$/, "")
   : "";
 
-/** Return an address of the server's interfaces as the browser asks for it: below the server's path. */
+/** Return the address of an API with the server's path before it. Other addresses stay the same. */
 export const below = (address) => (address.startsWith("/api/") ? ROOT + address : address);
 
 const SAFE_ADDRESS = /^(?:#|\/(?!\/)|https?:|mailto:|blob:)/i;
 
-/** Return an element. `props`: attributes, those of PROPERTIES as properties; `class`, `dataset`, `style` (custom
- * properties), `on*` listeners and `ref` (called with the element) are what they say. Children: elements, text, arrays;
- * null, undefined and false are left out. An address that could run something is left out, too. */
+/** Return an element.
+ *
+ * - `props`: attributes; those in PROPERTIES are set as properties. `class`, `dataset`, `style` (custom properties) and
+ *   `on*` listeners have their usual meaning. `ref` is called with the element. An address that could run code is left
+ *   out
+ * - `children`: elements, text or arrays; null, undefined and false are left out */
 export function h(tag, props, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
-/** The same for SVG. */
+/** Return an SVG element. The arguments are those of `h`. */
 export function svg(tag, props, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
 }
@@ -62,7 +66,7 @@ function isSafe(address, tag) {
   return SAFE_ADDRESS.test(address) || (tag === "img" && address.startsWith("data:image/"));
 }
 
-/** Append children as `h` takes them. */
+/** Append children. They may have the same types as the children of `h`. */
 export function append(element, children) {
   for (const child of [children].flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
@@ -71,7 +75,7 @@ export function append(element, children) {
   return element;
 }
 
-/** Put children in place of what an element has. */
+/** Replace the children of an element. */
 export function replace(element, ...children) {
   element.replaceChildren();
   return append(element, children);
@@ -85,7 +89,7 @@ export function newId(prefix = "e") {
   return `${prefix}-${ids}`;
 }
 
-/** Call a function once for many calls in a frame. */
+/** Return a function that requests a call of `draw`. Several requests within a frame cause one call. */
 export function oncePerFrame(draw) {
   let asked = 0;
   const run = () => {
@@ -93,7 +97,7 @@ export function oncePerFrame(draw) {
     draw();
   };
   const ask = () => {
-    // A page that is not shown gets no frames: what was drawn there would only wait.
+    // The browser renders no frames for a hidden page, so a frame callback would wait until the page is shown.
     asked ||= document.hidden ? setTimeout(run, 100) : requestAnimationFrame(run);
   };
   ask.cancel = () => {
@@ -104,7 +108,7 @@ export function oncePerFrame(draw) {
   return ask;
 }
 
-/** Return a function that calls another when it was not called for so many milliseconds. */
+/** Return a function that calls another one once it has not been called for the given number of milliseconds. */
 export function debounce(milliseconds, call) {
   let timer = 0;
   const later = (...values) => {
@@ -116,7 +120,7 @@ export function debounce(milliseconds, call) {
 }
 
 const styles = new Map();
-/** Load a style sheet once; resolves when it is in use, or could not be loaded. */
+/** Load a style sheet once. Resolves when the browser applies it, or when it could not be loaded. */
 export function loadStyle(address) {
   if (!address || styles.has(address)) return styles.get(address);
   const loading = new Promise((resolve) =>

@@ -1,4 +1,4 @@
-// What was typed and not sent yet, kept in this browser; and word to the page's other tabs about what changed.
+// Drafts: unsent input that is stored in this browser. Channels that notify the console's other tabs of changes.
 
 const PREFIX = "agentic-rag.draft.";
 const OWNER = "agentic-rag.drafts-of";
@@ -11,8 +11,9 @@ let ended = false;
 
 const nameOf = (key) => `${PREFIX}${encodeURIComponent(owner)}/${key}`;
 
-/** Return the draft of a key, such as `chat:conv_…`: `read()`, `write(value)` (text, or anything JSON has; "" and null
- * forget it) and `clear()`. A browser that keeps nothing loses drafts with the page, nothing else. */
+/** Return the draft of a key, such as `chat:conv_…`: `read()`, `write(value)` and `clear()`. A value is text or any
+ * other JSON; writing "" or null deletes the draft. If the browser has no storage, only the drafts are lost with the
+ * page. */
 export function draft(key) {
   const name = nameOf(key);
   return {
@@ -38,7 +39,7 @@ export function draft(key) {
   };
 }
 
-/** Return what follows a prefix in the keys under which something is kept, in no order. */
+/** Return the rest of each stored key that starts with a prefix, in any order. */
 export function draftsUnder(prefix) {
   try {
     const start = nameOf(prefix);
@@ -60,7 +61,7 @@ function forgetOldest(name, value) {
       .forEach((draft) => localStorage.removeItem(draft));
     localStorage.setItem(name, JSON.stringify({ value, at: Date.now() }));
   } catch {
-    // full, or none at all
+    // The storage is full, or the browser has none.
   }
 }
 
@@ -72,11 +73,12 @@ export function ownDrafts(name) {
     if (localStorage.getItem(OWNER) !== name) indexedDB.deleteDatabase(IMAGES);
     localStorage.setItem(OWNER, name);
   } catch {
-    // a browser that keeps nothing
+    // The browser has no storage.
   }
 }
 
-/** Delete all drafts, and keep none until the page is reloaded: the next user of this browser may be another person. */
+/** Delete all drafts, and store none until the page is reloaded, because the next user of this browser may be another
+ * person. */
 export function endDrafts() {
   ended = true;
   forget(() => true);
@@ -87,12 +89,13 @@ function forget(fits) {
   try {
     for (const key of Object.keys(localStorage)) if (key.startsWith(PREFIX) && fits(key)) localStorage.removeItem(key);
   } catch {
-    // a browser that keeps nothing
+    // The browser has no storage.
   }
 }
 
-/** Return a channel to the other tabs: `tell(what, details)`, `hear(what, call)` (returns a function that ends it). What
- * is told comes from our own pages only, and says that something changed, never what it is now. */
+/** Return a channel to the other tabs: `tell(what, details)` and `hear(what, call)`, which returns a function that
+ * removes the listener. Messages come only from the console's own pages. A message reports that something changed,
+ * never the new state. */
 export function tabs(name) {
   const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel(`agentic-rag.${name}`) : null;
   return {
@@ -110,8 +113,8 @@ export function tabs(name) {
   };
 }
 
-/** Tell two tabs that edit the same thing of each other. `onOther()` is called when another tab edits it, too.
- * Returns `{saved(version), onSaved(call), end()}`. */
+/** Detect other tabs that edit the same item. `onOther()` is called when another tab edits it, too. Returns
+ * `{saved(version), onSaved(call), end()}`. */
 export function editing(key, onOther) {
   const channel = tabs(`editing.${key}`);
   const ownTab = crypto.randomUUID();

@@ -1,6 +1,6 @@
-// Requests early what the page needs next. A classic script, because modules run later. Nothing here touches cookies,
-// storage or the network before the first frame: in a fresh browser each of these delays that frame by 60 to 100 ms.
-// The server writes the chosen theme and language into the page.
+// Starts early the requests that the page needs next. This is a classic script, because modules run later. Nothing here
+// uses cookies, storage or the network before the first frame: in a fresh browser, each of these delays that frame by
+// 60 to 100 ms. The server writes the chosen theme and language into the page.
 {
   const root = document.documentElement;
   const base = new URL(".", document.currentScript.src).href;
@@ -18,7 +18,7 @@
     import(`${base}app.js`);
     for (const module of isChat ? [...modules, ...ofChat] : modules) preload(`${module}.js`, { rel: "modulepreload" });
     if (isChat) preload("chat/chat.css", { rel: "preload", as: "style" });
-    /** The answer of GET /api/auth; null if there was none. `session.js` uses it once. */
+    /** The response of GET /api/auth, or null if there was none. `session.js` uses it once. */
     globalThis.earlyPresence = fetch(base.replace(/\/web\/(?:[0-9a-f]{16}\/)?$/, "/api/auth"), {
       headers: { Accept: "application/json" },
       credentials: "same-origin",
@@ -28,7 +28,7 @@
       () => null,
     );
   };
-  // After the first paint, because the page's modules would delay it. A hidden page paints nothing.
+  // Wait for the first paint, because loading the modules would delay it. A hidden page is not painted.
   if (document.hidden) begin();
   else {
     new PerformanceObserver((list) => list.getEntriesByName("first-contentful-paint").length && begin()).observe({

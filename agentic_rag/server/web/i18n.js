@@ -1,4 +1,5 @@
-// Words in the reader's language. Each page has its own words, `lang/{language}/{section}.js`, loaded with the page.
+// Words in the user's language. Each page has its own file, `lang/{language}/{section}.js`, which is loaded with the
+// page.
 
 import { ROOT } from "./dom.js";
 
@@ -9,31 +10,31 @@ const loaded = new Map();
 const failed = new Map();
 let plurals;
 
-/** The languages there are: code to name. */
+/** The available languages: code to name. */
 export const languages = LANGUAGES;
 
-/** The language of the page, in which the server sent it. */
+/** The language of the page that the server sent. */
 export const language = document.documentElement.lang.split("-")[0];
 document.documentElement.dir = "ltr";
 
-/** Store a choice of this browser's reader, the theme or the language, for the next load of the page. "" deletes it. */
+/** Store a choice of this browser's user, the theme or the language, for the next load of the page. "" deletes it. */
 export function storeChoice(name, value) {
   document.cookie = `agentic-rag.${name}=${value}; path=${ROOT}/; max-age=${value ? 34_560_000 : 0}; samesite=strict`;
 }
 
-/** Choose a language, and reload the page in it. */
+/** Set the language, and reload the page in it. */
 export function chooseLanguage(code) {
   storeChoice("language", code);
   location.reload();
 }
 
-/** Load the words of some sections (`shell`, `chat`, …); a page does so before it shows anything. */
+/** Load the words of some sections (`shell`, `chat`, …). A page does this before it shows anything. */
 export async function loadWords(...sections) {
   await Promise.all(sections.map((section) => loaded.get(section) ?? loadSection(section)));
 }
 
 function loadSection(section) {
-  const again = failed.get(section) ?? 0; // a browser remembers that an address failed
+  const again = failed.get(section) ?? 0; // another address, because a browser remembers that the first one failed
   const loading = import(`./lang/${language}/${section}.js${again ? `?again=${again}` : ""}`).then((module) => {
     for (const [key, text] of Object.entries(module.default)) words.set(key, text);
   });
@@ -45,8 +46,8 @@ function loadSection(section) {
   return loading;
 }
 
-/** Return the words of a key, `{name}` in them replaced by `values.name`. Of words with plural forms
- * (`{one: …, other: …}`) the one that fits `values.count`. Numbers are written as the language does. */
+/** Return the words of a key. `{name}` in them is replaced by `values.name`, and a number is formatted for the
+ * language. If the words have plural forms (`{one: …, other: …}`), `values.count` selects one of them. */
 export function t(key, values = {}) {
   let text = words.get(key);
   if (text === undefined) return key;
@@ -61,10 +62,10 @@ export function t(key, values = {}) {
   });
 }
 
-/** Whether there are words for a key: for codes of errors that not all have. */
+/** Return whether a key has words. Not every error code has them. */
 export const hasWords = (key) => words.has(key);
 
-/** The language as the reader's region writes it: en-GB has another order of days and months than en-US. */
+/** The language with the user's region: en-GB orders days and months differently from en-US. */
 const region = navigator.languages?.find((locale) => locale.toLowerCase().split("-")[0] === language) ?? language;
 const formats = new Map();
 
@@ -76,7 +77,7 @@ function format(kind, options) {
 
 export const formatNumber = (value, options = {}) => format(Intl.NumberFormat, options).format(value);
 
-/** Exact decimal text as money; a currency that has no such code stands behind the amount. */
+/** Format exact decimal text as money. A currency that is not a three-letter code is written after the amount. */
 export function formatMoney(text, currency) {
   const amount = Number(text);
   if (/^[A-Z]{3}$/.test(currency ?? ""))
@@ -86,14 +87,14 @@ export function formatMoney(text, currency) {
 
 export const formatPercent = (share) => formatNumber(share, { style: "percent", maximumFractionDigits: 0 });
 
-/** A date of the API (ISO-8601) with its time, or only the day. */
+/** Format a date of the API (ISO 8601) with its time, or only the day. */
 export function formatDate(iso, { time = true } = {}) {
   const options = time ? { dateStyle: "medium", timeStyle: "short" } : { dateStyle: "medium" };
   return iso ? format(Intl.DateTimeFormat, options).format(new Date(iso)) : "";
 }
 
-/** When something was, as short as it is clear: the time of today and yesterday, the weekday of the last week, else the
- * day, with its year if that is another. */
+/** Format a past date briefly: the time for today and yesterday, the weekday for the last week, else the day. The year
+ * is added if it is not the current one. */
 export function formatDay(iso, now = Date.now()) {
   const date = new Date(iso);
   const days = Math.ceil((new Date(now).setHours(0, 0, 0, 0) - date.getTime()) / 86_400_000);
@@ -107,7 +108,7 @@ export function formatDay(iso, now = Date.now()) {
   }).format(date);
 }
 
-/** How long ago a date is, in words: "3 hours ago". */
+/** Format the time since a date in words: "3 hours ago". */
 export function formatAgo(iso, now = Date.now()) {
   const seconds = (new Date(iso).getTime() - now) / 1000;
   const units = [
@@ -127,7 +128,7 @@ export function formatDuration(milliseconds) {
   return formatSeconds(milliseconds);
 }
 
-/** A duration in seconds with one digit, at least 0.1: "0.3 s"; longer ones in minutes and seconds. */
+/** Format a duration in seconds with one digit, at least 0.1: "0.3 s". A longer one is in minutes and seconds. */
 export function formatSeconds(milliseconds) {
   const unit = (value, name, options = {}) =>
     formatNumber(value, { style: "unit", unit: name, unitDisplay: "narrow", ...options }).replace(
@@ -152,5 +153,5 @@ export function formatBytes(bytes) {
   });
 }
 
-/** Compare texts as the language sorts them. */
+/** Compare texts in the sort order of the language. */
 export const compareTexts = (first, second) => format(Intl.Collator, { numeric: true }).compare(first, second);

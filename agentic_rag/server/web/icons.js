@@ -1,4 +1,4 @@
-// Line icons of our own, 20 by 20, in the colour of the text around them.
+// Line icons of this project, 20 by 20, in the colour of the surrounding text.
 
 import { svg } from "./dom.js";
 
@@ -65,7 +65,7 @@ const PATHS = {
   wait: "M10 2.500a7.500 7.500 0 1 0 0 15 7.500 7.500 0 0 0 0-15ZM10 6v4l2.500 2",
 };
 
-/** Return an icon; it is decoration, what it means is said in words beside it or in the button's label. */
+/** Return an icon. It is decoration: words beside it or the button's label give its meaning. */
 export function icon(name, size = 18) {
   const path = svg("path", { d: PATHS[name] ?? PATHS.info, fill: "none", stroke: "currentColor" });
   return svg(

@@ -1,9 +1,9 @@
-// The API reference at /api/docs: the operations and schemas of /api/openapi.json as one page, with examples. English
-// only, like the document. All of its words become text nodes (`dom.js`), so that none of them can be markup.
+// The API reference at /api/docs: one page with the operations and schemas of /api/openapi.json, and with examples. It
+// is in English only, like that document. All of its words become text nodes (`dom.js`), so they cannot become markup.
 
 import { append, h, ROOT } from "./dom.js";
 
-const DEEPEST = 4; // levels of an example; optional members below are left out
+const DEEPEST = 4; // levels of an example; below them, optional members are left out
 
 /** Return a docstring as paragraphs. */
 const prose = (text = "") =>
@@ -39,7 +39,7 @@ function table(heads, rows) {
   return h("table", {}, h("thead", {}, head), h("tbody", {}, body));
 }
 
-/** Return a readable type of a value, with links to the schemas that it names. */
+/** Return a readable type for a schema, with links to the schemas that it refers to. */
 function type(schema) {
   if (schema.$ref) return h("a", { href: `#schema-${nameOf(schema.$ref)}` }, nameOf(schema.$ref));
   if (schema.enum || schema.const !== undefined) {

@@ -1,6 +1,6 @@
-// Who is signed in: by the ticket of `agentic-rag open`, by what the browser has; and noticing when a sign-in has
-// ended, before somebody finds out by losing what they typed. The forms are in `sign-in.js`, loaded where one is
-// wanted.
+// The sign-in of this browser: with the ticket of `agentic-rag open`, or with the cookie that it already has. This
+// module also detects the end of a sign-in, before the user loses unsaved input. The forms are in `sign-in.js`, which
+// is loaded when one is needed.
 
 import { api } from "./api.js";
 import { endDrafts, tabs } from "./drafts.js";
@@ -8,18 +8,18 @@ import { endDrafts, tabs } from "./drafts.js";
 const RENEW_BEFORE = 10 * 60_000;
 const LOOK_SECONDS = 30;
 
-/** Word to and from the page's other tabs: `in` and `out`, of who signed in or out there. */
+/** The channel to the other tabs: `in` and `out` report a sign-in or a sign-out there. */
 export const session = tabs("session");
 
-/** Return who asks, `{name, operator, signedIn, provider, needsKey, grants}`; `name` is null where nobody is signed
- * in. */
+/** Return the user of this browser, `{name, operator, signedIn, provider, needsKey, grants}`; `name` is null if a
+ * sign-in is needed. */
 export async function presence() {
-  const early = globalThis.earlyPresence; // the request that `early.js` began
+  const early = globalThis.earlyPresence; // the request that `early.js` started
   globalThis.earlyPresence = null;
   return (await early) ?? (await api("GET", "/api/auth", { asIs: true }));
 }
 
-/** Use the ticket after the `#` of the address, and remove it from there. Returns whether there was one. */
+/** Sign in with the ticket after the `#` of the address, and remove it from there. Returns whether there was one. */
 export async function useTicket() {
   const match = /^#ticket=([\w-]+)$/.exec(location.hash);
   if (!match) return false;
@@ -37,12 +37,13 @@ export function takeRefusal() {
   return match[1];
 }
 
-/** Tell the page's other tabs that somebody signed in here. */
+/** Notify the other tabs that a user signed in here. */
 export const tellSignedIn = () => session.tell("in");
 
-/** Keep a signed-in browser signed in while the page is used, and notice when it no longer is, or may do something else.
- * `ended()`: nobody is signed in any more; `changed(user)`: the same user with other rights. Returns a function that
- * ends the watch. */
+/** Renew the sign-in while the page is used, and detect changes. Returns a function that stops this.
+ *
+ * - `ended()`: called if no user is signed in any more
+ * - `changed(user)`: called if the same user has other rights */
 export function keepSignedIn(user, { ended, changed }) {
   if (!user.signedIn) return () => {};
   let lastUser = user;
@@ -61,10 +62,11 @@ export function keepSignedIn(user, { ended, changed }) {
     await compare();
   };
   const compare = async () => {
-    const who = await presence().catch(() => null); // without an answer, the sign-in is unknown
+    const who = await presence().catch(() => null); // without a response, the sign-in is unknown
     if (!who) return;
     if (who.name === null) return void (document.hidden || ended());
-    if (who.name !== lastUser.name) return void location.reload(); // nothing of one person is left for the next
+    // The reload removes all data of the previous user from the page.
+    if (who.name !== lastUser.name) return void location.reload();
     const isChanged = rights(who) !== rights(lastUser);
     lastUser = who;
     if (isChanged) changed(who);
@@ -83,7 +85,7 @@ export function keepSignedIn(user, { ended, changed }) {
 
 const rights = (who) => JSON.stringify([who.name, who.operator, Object.entries(who.grants).sort()]);
 
-/** Sign this browser out, at the provider, too, if it came from there. Nothing that was typed stays in it. */
+/** Sign this browser out, and also at the OpenID provider if the sign-in came from there. All drafts are deleted. */
 export async function signOut() {
   const { logoutUrl } = await api("POST", "/api/auth/sign-out", { asIs: true });
   endDrafts();

@@ -1,4 +1,5 @@
-// The forms for signing in: with a name and a key, or at an OpenID provider; as a page, and over what was typed.
+// The sign-in forms: with a name and a key, or at an OpenID provider. They are shown as a page, or in a dialog over a
+// page with unsaved input.
 
 import { api } from "./api.js";
 import { h, replace } from "./dom.js";
@@ -8,8 +9,11 @@ import { button, copyButton, field, input, notice, openDialog } from "./ui.js";
 
 const AGAIN_SECONDS = 2;
 
-/** Return the form. `onsignedin()` follows. `name`: who was signed in before. `beside`: the provider's page opens in a
- * tab of its own, so that this page and what was typed in it stay. */
+/** Return the form.
+ *
+ * - `onsignedin()`: called after the sign-in
+ * - `name`: the user who was signed in before
+ * - `beside`: open the provider's page in a new tab, so that this page and its unsaved input stay */
 function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
   const who = field(
     t("shell.name"),
@@ -59,13 +63,13 @@ function signInForm(provider, onsignedin, { name = "", beside = false } = {}) {
   return h("div", { class: "stack" }, there, h("p", { class: "or" }, t("shell.or")), form);
 }
 
-/** Show the form as the whole page until a person signs in, here or in another tab. */
+/** Show the form as the whole page until a user signs in, here or in another tab. */
 export async function signInPage(place, who, refusal = null) {
   await loadWords("signin");
   return await new Promise((resolve) => {
     const end = onPresence(resolve);
     const done = () => (end(), resolve());
-    // without keys there is nothing to type: the page says why this browser is refused
+    // If the server uses no keys, there is no form: the page explains why this browser is refused.
     const way = who.needsKey ? signInForm(who.provider, done) : h("p", {}, refusedBecause(who.refusal));
     const element = h(
       "section",
@@ -115,8 +119,8 @@ function refusalWords(code) {
   return words[code] ?? t("signin.failed", { code });
 }
 
-/** Ask for a sign-in over the page, where a session has ended; what was typed stays below. Resolves to who is signed in
- * now, to null where nobody is: another than before has the page loaded anew. */
+/** Ask for a sign-in in a dialog over the page after a session has ended; unsaved input stays. Resolves to the user who
+ * is now signed in, or to null if there is none. If it is another user than before, the page is reloaded. */
 export async function signInDialog(before) {
   const who = await presence();
   if (who.name !== null) return settle(before, who);
@@ -133,7 +137,7 @@ export async function signInDialog(before) {
   return (await dialog.closed) === true ? settle(before, await presence()) : null;
 }
 
-/** Call `signedIn()` once somebody is, in whichever tab it was done. Returns a function that ends the polling. */
+/** Call `signedIn()` once a user is signed in, in any tab. Returns a function that stops the polling. */
 function onPresence(signedIn) {
   let ended = false;
   const end = () => {

@@ -1,15 +1,20 @@
-// A page of a PDF as an image, with the passage and its cited words marked; the pages before and after it are one click
-// away. One page at a time is loaded, so that a document of any length opens at once.
+// A page of a PDF as an image, with the passage and its cited words marked. Buttons show the previous and the next
+// page. One page is loaded at a time, so that a document of any length opens at once.
 
 import { api, apiFile } from "./api.js";
 import { h, replace } from "./dom.js";
 import { t } from "./i18n.js";
 import { button, notice } from "./ui.js";
 
-const WIDTHS = { step: 100, least: 200, most: 2000 }; // in pixels; in steps, so that a browser has most of them already
+// Widths of the image in pixels. Requests use steps, so that the browser's cache often has the image already.
+const WIDTHS = { step: 100, least: 200, most: 2000 };
 
-/** `address`: the document's; `page`: as a place has it; `text`: the passage's, for who does not see the image.
- * `start()` once `element` is in the page, `leave()` when it goes. */
+/** The view of a PDF page. The caller calls `start()` once `element` is in the page, and `leave()` before it removes
+ * it.
+ *
+ * - `address`: the address of the document
+ * - `page`: the `page` of the place of a passage, as the API returns it
+ * - `text`: the passage's text, for users who do not see the image */
 export class PageView {
   constructor(address, page, text) {
     Object.assign(this, { address, page, text, number: page.number, count: null, scale: 1 });
@@ -59,7 +64,7 @@ export class PageView {
   start() {
     this.#show(this.number);
     const { marks, page } = this;
-    // The sheet has the page's shape before the image is loaded, so its place is known at once.
+    // The sheet has the shape of the page before the image is loaded, so the view can scroll to the marks at once.
     (marks.querySelector(".page-cited") ?? marks.querySelector(".page-passage"))?.scrollIntoView({
       block: "nearest",
       inline: "nearest",
@@ -67,7 +72,7 @@ export class PageView {
     this.counting = new AbortController();
     api("GET", this.address, { signal: this.counting.signal }).then(
       ({ pageCount }) => this.#setCount(Math.max(pageCount ?? 0, page.number) || null),
-      () => {}, // without the number of pages, a missing next page shows the end
+      () => {}, // if the number of pages is unknown, a missing next page shows where the document ends
     );
   }
 
@@ -170,7 +175,7 @@ export class PageView {
     if (focused === this.next && this.next.disabled) this.previous.focus();
   }
 
-  /** The pixels that the image has on this screen. */
+  /** Return the width in pixels to request for this screen. */
   #width() {
     const wanted = this.frame.clientWidth * this.scale * (devicePixelRatio || 1);
     return Math.min(WIDTHS.most, Math.max(WIDTHS.least, Math.ceil(wanted / WIDTHS.step) * WIDTHS.step));

@@ -1,5 +1,5 @@
-// The source panel: a cited passage in its place. A page of a PDF with the words marked, a row below the header of its
-// table, or the paragraphs around it; the original to download.
+// The source panel: a cited passage in its context. This is a page of a PDF with the words marked, a row below the
+// header of its table, or the paragraphs around the passage. The user can download the original.
 
 import { api, loadAll } from "./api.js";
 import { h, loadStyle, replace } from "./dom.js";
@@ -9,16 +9,18 @@ import { PageView } from "./source-page.js";
 import { showHtml } from "./trusted.js";
 import { addressOf, button, copyButton, notice, openDialog, skeleton } from "./ui.js";
 
-const MOST_ASKED = 6000; // bytes of the address that say what was cited: proxies refuse longer ones
+const MOST_ASKED = 6000; // bytes of the query that has the cited text: proxies refuse longer addresses
 const BESIDE = matchMedia("(min-width: 1100px)");
 
 let shown = null;
 
-/** Open the panel at a passage: beside the chat where there is room, else over the page.
+/** Open the panel at a passage: beside the chat if there is room, else over the page.
  *
- * `sentence`: the cited words, marked in the passage; "": the passage as a whole. `table`: the cited rows, instead.
- * `places`, `at`: all citations of the answer and which of them this is; arrow keys go through them. `opener`: what
- * gets the focus back. `onshow(at)`: called with the citation that is shown, and with null at the end. */
+ * - `sentence`: the cited words, which are marked in the passage; "" for the passage as a whole
+ * - `table`: the cited rows, shown instead of a passage
+ * - `places`, `at`: all citations of the answer and the index of this one; arrow keys move through them
+ * - `opener`: the element that gets the focus back
+ * - `onshow(at)`: called with the index of the shown citation, and with null when the panel closes */
 export async function openSource({
   domainId,
   documentId,
@@ -32,7 +34,7 @@ export async function openSource({
 }) {
   const address = location.hash;
   await loadAll(loadWords("source"), loadStyle("/web/source.css"));
-  if (location.hash !== address) return null; // the reader went on meanwhile
+  if (location.hash !== address) return null; // the user has opened another page meanwhile
   shown?.close({ restore: false });
   const panel = new SourcePanel(domainId, {
     places: places.length ? places : [{ documentId, chunkId, sentence, table }],
@@ -115,7 +117,7 @@ class SourcePanel {
     dialog?.close();
   }
 
-  /** Close the panel; the focus returns to what opened it. */
+  /** Close the panel. The focus returns to the element that opened it. */
   close({ restore = true } = {}) {
     if (this.isClosed) return;
     this.isClosed = true;
@@ -129,7 +131,7 @@ class SourcePanel {
     if (restore && this.opener?.isConnected) this.opener.focus({ preventScroll: true });
   }
 
-  /** Show the citation before or after. */
+  /** Show the previous or the next citation. */
   go(by) {
     const at = this.at + by;
     if (at < 0 || at >= this.places.length) return;
@@ -166,7 +168,8 @@ class SourcePanel {
     await this.show(places[at].chunkId, places[at].sentence ?? "");
   }
 
-  /** Where a passage is asked for: at its domain, or at the file that was attached to the conversation. */
+  /** Return the base address for requests about a passage: the domain, or the file that is attached to the
+   * conversation. */
   #baseOf(chunkId) {
     return isAttached(chunkId) ? `/api/attachments/${encodeURIComponent(chunkId.split(".")[0])}` : this.base;
   }
@@ -177,7 +180,7 @@ class SourcePanel {
     this.pageView = null;
   }
 
-  /** Show a passage. `step`: before or after, the button that asked for it, which gets the focus again. */
+  /** Show a passage. `step`: "before" or "after", the pressed button, which gets the focus again. */
   async show(chunkId, sentence, step = "") {
     this.#leave();
     const asking = (this.asking = new AbortController());
@@ -321,7 +324,7 @@ function notesOf({ notes, page }) {
   return [page.found === "none" ? t("source.noMarks") : t("source.fewMarks"), ...others];
 }
 
-/** A paragraph before or after the passage, below its heading if that differs. */
+/** Return the paragraph before or after the passage, below its heading if that differs. */
 function near(place, neighbour) {
   if (!neighbour) return null;
   const isElsewhere = neighbour.headingPath.join("\n") !== place.headingPath.join("\n");
@@ -370,7 +373,7 @@ function tableOf({ header, rows }) {
   );
 }
 
-/** Return the beginning of a text that fits an address. */
+/** Return the beginning of a text, short enough for an address. */
 function shortened(text) {
   let letters = [...text];
   while (letters.length && new URLSearchParams({ text: letters.join("") }).toString().length > MOST_ASKED)

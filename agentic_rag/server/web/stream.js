@@ -1,12 +1,14 @@
-// A turn as it happens: a connection to `/ws` in the native dialect, and the events of a turn as a view of it.
+// Streams turns: a connection to `/ws` in the native dialect, and a reducer that turns the events of a turn into a
+// view.
 //
-// It needs nothing else of this page; copy it into yours. The reducer is pure and runs anywhere:
+// This module needs no other part of the console, so you can copy it into your page. The reducer is pure and runs
+// anywhere:
 //
 //     let view = emptyTurn();
 //     for (const event of events) view = reduce(view, event);
 //
-// The connection reconnects, asks for the events after the last one it has, and sends a message that was not
-// acknowledged once more under its `clientMessageId`, so that nothing is lost and nothing comes twice:
+// The connection reconnects automatically and requests the events after the last one that it has. It sends a message
+// that was not acknowledged again under the same `clientMessageId`, so that no message is lost or duplicated:
 //
 //     const stream = new Stream({ protocols: async () => ["agentic-rag.native"], onEvent, onState, onResync });
 //     stream.follow(conversationId);
@@ -16,17 +18,21 @@ export const ENDS = new Set(["done", "error", "interrupted"]);
 
 // The view of a turn
 
-/** Return the view of a turn of which nothing is known yet.
+/** Return the view of a turn before its first event.
  *
- * `status`: running, waiting (for a person), done, error or interrupted. `items`: what the agent said and did, in
- * order; `lanes`: the same of each delegate, by its path (`{agent, parentToolCallId, items}`). `waits`: what a person
- * is asked, by its id. `seq`: the number of the last event. Items:
+ * - `status`: running, waiting (for a person), done, error or interrupted
+ * - `items`: the agent's text and actions, in order
+ * - `lanes`: for each delegate, by its path: `{agent, parentToolCallId, items}`
+ * - `waits`: the questions for a person, by their ids
+ * - `seq`: the number of the last event
  *
- * - `{kind: "text", iteration, text, at, citations, continues}`: `at` is its place (code points) in the text of its
- *   iteration
+ * The items:
+ *
+ * - `{kind: "text", iteration, text, at, citations, continues}`: `at` is the offset in the text of its iteration, in
+ *   code points
  * - `{kind: "thinking", iteration, text}`
  * - `{kind: "call", id, name, server, iteration, written, arguments, status, progress, result, durationMs, waitIds}`;
- *   `status`: writing (its arguments come), running, ok, error, denied, interrupted
+ *   `status`: writing (its arguments are streamed), running, ok, error, denied, interrupted
  * - `{kind: "retrieval", id, source, query, hits}`
  * - `{kind: "notice", code, message}`, `{kind: "compacted", messages, summaryTokens}`, `{kind: "wait", id}` */
 export function emptyTurn(turnId = null) {
@@ -65,7 +71,8 @@ const length = (text) => {
   return points;
 };
 
-/** Return the view after an event. An event that the view has already changes nothing; unknown ones only count. */
+/** Return the view after an event. An event that the view already has changes nothing. An event of an unknown type only
+ * updates `seq`. */
 export function reduce(view, event) {
   if (event.seq !== undefined && event.seq <= view.seq) return view;
   const next = { ...view, seq: event.seq ?? view.seq, turnId: event.turnId ?? view.turnId };
@@ -301,7 +308,8 @@ const CHANGES = {
   },
 };
 
-/** Return the agent's text as it is stored: an empty line between steps, and none before a step that continues one. */
+/** Return the agent's text in its stored form: an empty line between steps, but none before a step that continues the
+ * previous one. */
 export function textOf(view) {
   let text = "";
   let iteration = null;
@@ -323,7 +331,7 @@ const LONGEST_PAUSE_MS = 10_000;
 const ANSWERS = new Set(["accepted", "answered"]);
 const CHANGES_WAITS = new Set(["input_required", "input_answered", "error", "interrupted"]);
 
-/** A refusal of a frame: `code` and `message` as in the docs. */
+/** A frame that the server refused. `code` and `message`: as documented. */
 export class FrameRefused extends Error {
   constructor(code, message, details) {
     super(message);
@@ -332,12 +340,14 @@ export class FrameRefused extends Error {
   }
 }
 
-/** One socket for any number of conversations.
+/** One WebSocket for any number of conversations.
  *
- * `protocols()`: the subprotocols to offer, with a fresh ticket where there are keys; it may fail, and is asked again.
- * `onEvent(event)`: each event of a followed conversation, once, in order; title news between turns have no `seq`.
- * `onState(state)`: connecting, open, lost (it tries again) or closed. `onResync(conversationId)`: the log is gone,
- * load the messages. */
+ * - `protocols()`: resolves to the subprotocols to offer, with a new ticket if the server uses keys; if it fails, it is
+ *   called again later
+ * - `onEvent(event)`: called with each event of a followed conversation, once and in order; title changes between turns
+ *   have no `seq`
+ * - `onState(state)`: called with connecting, open, lost (it reconnects) or closed
+ * - `onResync(conversationId)`: called if the log of a turn is gone; load the messages instead */
 export class Stream {
   constructor({
     url = defaultUrl(),
@@ -377,7 +387,7 @@ export class Stream {
     this.unanswered.clear();
   }
 
-  /** Follow a conversation: from after event `seq` of a turn, or what runs there and what comes. */
+  /** Follow a conversation: from after event `seq` of a turn; or the running turn and all later ones. */
   follow(conversationId, { turnId = null, seq = 0 } = {}) {
     this.followed.set(conversationId, { turnId, seq });
     this.open();
@@ -389,7 +399,8 @@ export class Stream {
     if (this.state === "open") this.#write({ type: "unsubscribe", conversationId });
   }
 
-  /** Send a message; resolves to `accepted` once the server has it. Sent again as the same after a lost connection. */
+  /** Send a message. Resolves to `accepted` once the server has it. After a lost connection, the same message is sent
+   * again under the same key. */
   send({ conversationId, content, images, attachments, model, clientMessageId = newKey(), onBusy }) {
     return this.#ask(
       { type: "message", conversationId, content, images, attachments, model, clientMessageId, onBusy },
@@ -405,7 +416,8 @@ export class Stream {
     return this.#ask({ type: "edit", conversationId, messageId, content, model, clientMessageId }, true);
   }
 
-  /** Answer a wait. The first answer counts, so that saying it again is told that it was answered before. */
+  /** Answer a wait. The first answer counts; a later one is refused, because the wait was answered before. After a lost
+   * connection, the answer is not sent again, and the promise rejects with CONNECTION_LOST. */
   answer({ conversationId, waitId, action, content }) {
     return this.#ask({ type: "answer", conversationId, waitId, action, content }, false);
   }
@@ -454,7 +466,7 @@ export class Stream {
     socket.onopen = () => socket === this.socket && this.#opened();
     socket.onmessage = ({ data }) => socket === this.socket && this.#hear(JSON.parse(data));
     socket.onclose = () => socket === this.socket && this.#lost();
-    socket.onerror = () => {}; // close follows
+    socket.onerror = () => {}; // the close event follows
   }
 
   #opened() {
@@ -468,7 +480,7 @@ export class Stream {
   #ping() {
     this.#write({ type: "ping" });
     clearTimeout(this.pong);
-    this.pong = setTimeout(() => this.socket && this.#lost(), PONG_MS); // a network that is gone closes nothing
+    this.pong = setTimeout(() => this.socket && this.#lost(), PONG_MS); // a network that is gone causes no close event
   }
 
   #wake() {
@@ -559,9 +571,9 @@ export class Stream {
     const place = this.followed.get(event.conversationId);
     if (!place) return;
     if (event.seq !== undefined) {
-      if (event.turnId === place.turnId && event.seq <= place.seq) return; // came twice
+      if (event.turnId === place.turnId && event.seq <= place.seq) return; // received twice
       const gap = event.turnId === place.turnId ? event.seq > place.seq + 1 : event.seq > 1 && place.turnId !== null;
-      if (gap && event.type !== "resumed") return this.#subscribe(event.conversationId); // ask for what is missing
+      if (gap && event.type !== "resumed") return this.#subscribe(event.conversationId); // request the missing events
       this.followed.set(event.conversationId, { turnId: event.turnId, seq: event.seq });
     }
     if (CHANGES_WAITS.has(event.type)) globalThis.document?.dispatchEvent(new Event("waits-changed"));
@@ -574,7 +586,7 @@ function defaultUrl() {
   return `${protocol === "https:" ? "wss" : "ws"}://${host}/ws`;
 }
 
-/** Return a key under which a message may be sent again. */
+/** Return a new key for a message. Sending the message again under the same key does not duplicate it. */
 export function newKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

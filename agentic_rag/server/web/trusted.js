@@ -1,4 +1,5 @@
-// The one place where text becomes HTML: what the server rendered and sanitised (`html` of messages, `/api/render`).
+// The only module that turns text into HTML: the HTML that the server rendered and sanitised (`html` of messages,
+// `/api/render`).
 
 import { ROOT } from "./dom.js";
 
@@ -6,13 +7,13 @@ const STYLED_CELL = /<(t[dh]) style="text-align: ?(left|right|center);?"/g;
 
 const OWN_IMAGE = /(<img [^>]*?src=")(?=\/api\/)/g;
 
-// The policy of the page forbids style attributes; the only one the server leaves in becomes a class. In sanitised HTML
-// a `<` begins a tag, so that these expressions find no text.
+// The content security policy of the page forbids style attributes. The only one that the server keeps is replaced by a
+// class. In sanitised HTML, a `<` always begins a tag, so these expressions never match text.
 const createHTML = (html) => html.replace(STYLED_CELL, '<$1 class="align-$2"').replace(OWN_IMAGE, `$1${ROOT}`);
 
 const policy = globalThis.trustedTypes?.createPolicy("console", { createHTML }) ?? { createHTML };
 
-/** Show HTML that the server sanitised inside an element. Links open beside the page. */
+/** Show HTML that the server sanitised inside an element. Links open in a new tab. */
 export function showHtml(element, html) {
   element.innerHTML = policy.createHTML(html);
   for (const link of element.querySelectorAll("a[href]")) {
@@ -27,7 +28,7 @@ export function showHtml(element, html) {
     table.replaceWith(frame);
     frame.append(table);
   }
-  for (const code of element.querySelectorAll("pre")) code.tabIndex = 0; // long lines are scrolled by keyboard, too
+  for (const code of element.querySelectorAll("pre")) code.tabIndex = 0; // so that the keyboard can scroll long lines
   for (const image of element.querySelectorAll("img")) image.loading = "lazy";
   return element;
 }

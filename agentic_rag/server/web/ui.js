@@ -1,4 +1,4 @@
-// The parts that pages are made of. Each works by keyboard and says what it is to a screen reader.
+// The widgets of all pages. Each one works with the keyboard and has a name and role for screen readers.
 
 import { h, newId, replace } from "./dom.js";
 import { errorText } from "./errors/text.js";
@@ -9,11 +9,15 @@ import { icon } from "./icons.js";
 export function announce(text) {
   const live = document.getElementById("live");
   live.textContent = "";
-  setTimeout(() => (live.textContent = text), 30); // without the pause, a reader does not repeat an equal text
+  setTimeout(() => (live.textContent = text), 30); // without the pause, a screen reader does not repeat an equal text
 }
 
-/** A button. `kind`: primary, quiet (no frame), danger; `icon`: its name; `label`: its words, which only a screen reader
- * gets where `compact`. `onclick` may be async: the button is off until it has ended. */
+/** Return a button.
+ *
+ * - `kind`: primary, quiet (no frame) or danger
+ * - `icon`: the name of an icon
+ * - `label`: the words; if `compact`, only a screen reader gets them
+ * - `onclick`: may be async; the button takes no clicks until it has ended */
 export function button(label, { kind = "", icon: name, compact = false, onclick, ...props } = {}) {
   const content = [name && icon(name), compact ? null : h("span", {}, label)];
   const names = ["button", kind && `button-${kind}`, compact && "button-compact"].filter(Boolean).join(" ");
@@ -30,7 +34,8 @@ export function button(label, { kind = "", icon: name, compact = false, onclick,
   return element;
 }
 
-/** A busy button takes no click; whether it is off is for `act` to say, and it keeps the focus. */
+/** Mark a button as busy while an action runs, so that it takes no clicks. It is not disabled, because it would lose
+ * the focus, and because `act` may change `disabled`. */
 async function whileBusy(element, act) {
   const ended = act();
   if (!(ended instanceof Promise)) return;
@@ -65,7 +70,7 @@ export function toast(text, { undo, kind = "", seconds } = {}) {
   return { close };
 }
 
-/** Show what went wrong: the error's text, and the id under which the server logged it. */
+/** Show an error: its text, and the id under which the server logged it. */
 export function toastError(error) {
   if (error?.name === "AbortError") return null;
   if (!error?.code) console.error(error);
@@ -73,16 +78,20 @@ export function toastError(error) {
   return toast(error?.requestId && error.status >= 500 ? `${text} (${error.requestId})` : text, { kind: "error" });
 }
 
-/** The addresses of what will be deleted once its toast has gone. */
+/** The addresses of items that are deleted once their toast has gone. */
 const doomed = new Set();
 
-/** Return whether a deletion of what an address names is still to come. The server lists it until then, so a page that
- * loads its list meanwhile leaves it out. */
+/** Return whether the item at an address is about to be deleted. The server lists the item until then, so a page that
+ * reloads its list leaves it out. */
 export const isDoomed = (address) => doomed.has(address);
 
-/** Offer an undo instead of a question: `undo()` is called within the toast's time, else `act()` does it for good. The
- * page shows at once what will be. Closing the browser's page does it, and another page of the console lets it wait.
- * `address`: names what is deleted, for `isDoomed`. A failed act is taken back by `undo(error)`. */
+/** Delay an action and offer an undo instead of a confirmation. The page shows the result of the action at once. If the
+ * user opens another page of the console, the delay continues. If the browser's page is closed, the action runs at
+ * once.
+ *
+ * - `act()`: runs after the delay
+ * - `undo(error)`: called instead if the user presses undo, or with the error if `act` failed
+ * - `address`: names the item that is deleted, for `isDoomed` */
 export function doLater(text, { act, undo, address = "", seconds = 6 }) {
   let isOpen = true;
   const settle = () => {
@@ -112,10 +121,15 @@ export function doLater(text, { act, undo, address = "", seconds = 6 }) {
   addEventListener("pagehide", finish);
 }
 
-/** Open a dialog and return `{element, close(value), closed}`; `closed` resolves to what it was closed with. `close`
- * returns whether the dialog was still open: a person who closed it, or went to another page, is not taken anywhere.
- * `build(close)` returns its content; `actions(close)` its buttons. Escape closes it with undefined, and so does
- * another address of the page, unless the dialog is `lasting`: it belongs to no page, or shows something only once. */
+/** Open a dialog and return `{element, close(value), closed}`. Escape closes it with undefined, and so does a change of
+ * the address, unless the dialog is `lasting`.
+ *
+ * - `close(value)`: returns whether the dialog was still open, so that the caller does not navigate after the user
+ *   closed it or opened another page
+ * - `closed`: resolves to the value that the dialog was closed with
+ * - `build(close)`: returns the content
+ * - `actions(close)`: returns the buttons
+ * - `lasting`: for a dialog that belongs to no page, or that shows something only once */
 export function openDialog(title, { build, actions, wide = false, side = false, lasting = false, onclose } = {}) {
   const heading = newId("dialog");
   let resolve;
@@ -155,7 +169,7 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   });
   document.body.append(element);
   element.showModal();
-  // the browser would focus the button that closes the dialog
+  // Without this, the browser would focus the button that closes the dialog.
   const fields = [
     ...element.querySelectorAll(
       ".dialog-body :is(input:not([type=file], [type=checkbox], [type=radio]), textarea):not(:disabled)",
@@ -165,7 +179,7 @@ export function openDialog(title, { build, actions, wide = false, side = false, 
   return { element, close, closed };
 }
 
-/** Ask before something that cannot be taken back. Resolves to whether it was confirmed. */
+/** Ask for confirmation before an action that cannot be undone. Resolves to whether it was confirmed. */
 export function confirmLoss(title, text, action) {
   const actions = (close) => [
     button(t("shell.cancel"), { onclick: () => close(false) }),
@@ -174,8 +188,8 @@ export function confirmLoss(title, text, action) {
   return openDialog(title, { build: () => h("p", {}, text), actions }).closed.then(Boolean);
 }
 
-/** A labelled control. `control`: an input, select or textarea; returns the field with `setError(text)` and `setHint`,
- * and `refuse(text)`, which shows an error and focuses the control. */
+/** Return a field with a label. It has `setError(text)`, `setHint` and `refuse(text)`, which shows an error and focuses
+ * the control. `control`: an input, select or textarea. */
 export function field(label, control, { hint = "", error = "", inline = false } = {}) {
   control.id ||= newId("field");
   const hintId = newId("hint");
@@ -212,7 +226,7 @@ export const input = (props = {}) => h("input", { type: "text", class: "input", 
 export const textarea = (props = {}) => h("textarea", { class: "input", rows: 4, ...props });
 export const checkbox = (props = {}) => h("input", { type: "checkbox", class: "checkbox", ...props });
 
-/** A select of `[value, label]` pairs. */
+/** Return a select with options from `[value, label]` pairs. */
 export function select(options, { value, ...props } = {}) {
   const element = h(
     "select",
@@ -229,8 +243,11 @@ export function isDark() {
   return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-/** A button that opens a menu. `items`: `{label, icon?, act, danger?, disabled?}` or null for a line; or a function that
- * returns them when it opens. `facts()`: `[name, value]` pairs to show below the items. */
+/** Return a button that opens a menu.
+ *
+ * - `items`: `{label, icon?, act, danger?, disabled?}`, or null for a line; or a function that returns them when the
+ *   menu opens
+ * - `facts()`: returns `[name, value]` pairs to show below the items */
 export function menu(label, items, { icon: name = "more", compact = true, kind = "quiet", facts, ...props } = {}) {
   const entriesPlace = h("div", { role: "menu" });
   const list = h("div", { class: "menu", popover: "auto", id: newId("menu") }, entriesPlace);
@@ -302,7 +319,7 @@ function menuItem({ label, icon: name, act, danger, disabled }, list) {
   return element;
 }
 
-/** Tabs that are links: `items`: `{key, label, href, count?}`. */
+/** Return tabs that are links. `items`: `{key, label, href, count?}`. */
 export function tabLinks(label, items, current) {
   const links = items.map(({ key, label: name, href, count }) =>
     h(
@@ -315,8 +332,8 @@ export function tabLinks(label, items, current) {
   return h("nav", { class: "tabs", "aria-label": label }, links);
 }
 
-/** Tabs in place: `items`: `{key, label, build()}`; each is built when it is first shown. Returns the element with
- * `select(key)`. */
+/** Return tabs with panels. The element has `select(key)`. `items`: `{key, label, build()}`; `build` is called when the
+ * tab is first shown. */
 export function tabs(label, items, { current = items[0].key, onselect } = {}) {
   const built = new Map();
   const panel = h("div", { class: "tab-panel", role: "tabpanel", id: newId("panel"), tabindex: 0 });
@@ -360,8 +377,10 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
   return element;
 }
 
-/** Return a table. `columns`: `{label, cell(row), align?}`; `empty`: shown if there are no rows. A wide table
- * scrolls. */
+/** Return a table. A wide table scrolls.
+ *
+ * - `columns`: `{label, cell(row), align?}`
+ * - `empty`: shown if there are no rows */
 export function table(caption, columns, rows, { empty } = {}) {
   if (!rows.length && empty) return empty;
   const of = (column) => (column.align === "end" ? "cell-end" : null);
@@ -389,8 +408,10 @@ export function table(caption, columns, rows, { empty } = {}) {
   );
 }
 
-/** The content of an empty list or page: what belongs here, and what to do next. `actions`: buttons or links; `level`:
- * of the heading, 1 if this is the whole page. */
+/** Return the content of an empty list or page: an explanation and the next actions.
+ *
+ * - `actions`: buttons or links
+ * - `level`: the level of the heading, 1 if this is the whole page */
 export function emptyState(title, text, { icon: name = "info", actions = [], level = 2 } = {}) {
   return h(
     "div",
@@ -402,7 +423,8 @@ export function emptyState(title, text, { icon: name = "info", actions = [], lev
   );
 }
 
-/** Progress of a long job. `stop`: ends it. Returns the element with `set(done, of, text)`; `of` 0: nobody knows. */
+/** Return a progress bar for a long job. It has `set(done, of, text)`; `of` is 0 if the total is unknown. `stop`:
+ * called by the stop button. */
 export function progress(label, { stop } = {}) {
   const bar = h("progress", { "aria-label": label });
   const text = h("span", {}, label);
@@ -423,7 +445,7 @@ export function progress(label, { stop } = {}) {
   return element;
 }
 
-/** A button that copies text, given or made when it is pressed, and says that it did. */
+/** Return a button that copies text and confirms that. `text`: the text, or a function that returns it on a click. */
 export function copyButton(label, text, { compact = true, kind = "quiet" } = {}) {
   const element = button(label, { kind, icon: "copy", compact });
   element.addEventListener("click", async () => {
@@ -439,7 +461,7 @@ export function copyButton(label, text, { compact = true, kind = "quiet" } = {})
   return element;
 }
 
-/** The address of a document in the system it came from: a link if it is one of the web, else a text. */
+/** Return the address of a document in its source system: as a link if it is a web address, else as text. */
 export function addressOf(uri, label = uri) {
   const isWeb = /^https?:\/\//iu.test(uri);
   return isWeb
@@ -458,10 +480,11 @@ export function addressOf(uri, label = uri) {
     : h("code", { class: "wrap", dir: "ltr" }, uri);
 }
 
-/** A short word with a colour: `kind` is ok, wait, bad or nothing. The word says it, the colour only helps. */
+/** Return a short word with a colour. The word has the meaning; the colour only supports it. `kind`: ok, wait, bad or
+ * "". */
 export const badge = (text, kind = "") => h("span", { class: `badge ${kind && `badge-${kind}`}` }, text);
 
-/** A box that says something about what follows: `kind` is info, warn or bad. */
+/** Return a box with a note. `kind`: info, warn or bad. */
 export function notice(kind, ...children) {
   return h(
     "div",
@@ -471,7 +494,7 @@ export function notice(kind, ...children) {
   );
 }
 
-/** Lines that stand in for what is loading. */
+/** Return placeholder lines for content that is loading. */
 export function skeleton(lines = 3) {
   return h(
     "div",
@@ -480,11 +503,11 @@ export function skeleton(lines = 3) {
   );
 }
 
-/** The newest load of an element: a token that older ones do not have. */
+/** The newest load of each element, as a token. An older load has another token. */
 const loads = new WeakMap();
 
-/** Load something and show it in an element: lines meanwhile, the error with a way to try again where it fails. An
- * answer that comes after a later load of the element began is dropped. */
+/** Load data and show it in an element: a skeleton during the load, and the error with a retry button if it fails. A
+ * response is dropped if a later load of the element has begun. */
 export async function loadInto(element, load, build) {
   const token = {};
   loads.set(element, token);
@@ -508,7 +531,7 @@ export async function loadInto(element, load, build) {
   }
 }
 
-/** Let the browser keep a text, or the bytes of a Blob, as a file. */
+/** Save a text, or the bytes of a Blob, as a file in the browser's downloads. */
 export function saveFile(name, type, content) {
   const address = URL.createObjectURL(new Blob([content], { type }));
   const link = h("a", { href: address, download: name });

@@ -23,15 +23,15 @@ const MISSES = [
   "unavailable",
 ];
 
-/** Return the text for a reason for which the prompt cache missed. Reasons that a service added later stand for
- * themselves. */
+/** Return the text for a reason why the prompt cache missed. An unknown reason, which a model provider may have added,
+ * is returned unchanged. */
 export const cacheMissName = (reason) => (MISSES.includes(reason) ? t(`usage.miss.${reason}`) : reason);
 
-/** Load the style of the chart. Wait for it before the chart is shown, so that nothing moves. */
+/** Load the style sheet of the chart. Wait for it before the chart is shown, so that the layout does not shift. */
 export const loadChartStyle = () => loadStyle("/web/usage-chart.css");
 
-/** Return the chart of rows grouped by day and model, for the days `from` to `to`, both included; null without
- * tokens. */
+/** Return the chart of rows grouped by day and model, for the days `from` to `to`, both included; null if no tokens
+ * were used. */
 export function usageChart(rows, { from, to }) {
   if (!rows.some(tokensOf)) return null;
   const days = daysBetween(from || rows.map((row) => row.day).sort()[0], to);
@@ -69,7 +69,8 @@ function daysBetween(from, to) {
   return days;
 }
 
-/** Return the series of a chart: `{label, at(day)}`, the models with the most tokens first and the rest as one. */
+/** Return the series of the chart, `{label, at(day)}`: the models with the most tokens first, and the others as one
+ * series. */
 function byModel(rows) {
   const models = new Map();
   for (const row of rows) {

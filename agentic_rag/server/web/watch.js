@@ -1,14 +1,16 @@
-// Keeping a page up to date while the server's state changes: `watch` loads it again periodically, and `keepFocus`
-// draws it without taking the keyboard focus from a person.
+// Keeps a page up to date while the server's state changes. `watch` polls it, and `keepFocus` draws it without taking
+// the keyboard focus from the user.
 
 const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex='0']";
 
-/** Load something now and every so often while the page is visible, and draw it when it has changed.
+/** Load data now and periodically while the page is visible, and draw it when it has changed. An error of the first
+ * load is raised. A response that comes after a later request was sent is dropped, because it may be older than the
+ * shown state. Returns a function that ends the watch. Its `now()` loads at once, for an action that has changed the
+ * state.
  *
- * `load()` resolves to JSON; `draw(state)` shows it; `onerror(error)` gets the error of a later load, and null after a
- * load that succeeded. An error of the first load is raised. Returns a function that ends the watch; its `now()` loads
- * at once, for an action that has changed the state. An answer that comes after a later request was sent is dropped: it
- * may be older than what is shown. */
+ * - `load()`: resolves to JSON
+ * - `draw(state)`: shows it
+ * - `onerror(error)`: called with the error of a later load, and with null after each load that succeeded */
 export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}) {
   let shown = null;
   let timer = 0;
@@ -17,7 +19,7 @@ export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}
   const look = async (isFirst) => {
     clearTimeout(timer);
     const request = (requests += 1);
-    const isOld = () => ended || request !== requests; // the later request plans the next one
+    const isOld = () => ended || request !== requests; // the later request schedules the next one
     try {
       const state = await load();
       if (isOld()) return;
@@ -46,9 +48,9 @@ export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}
   return end;
 }
 
-/** Draw an element's content again, and move the focus to the control with the same name, the nearest if there are
- * several: a new row above must not move it to the same button of another row. Without one, the focus moves to the
- * control in the same place. */
+/** Draw an element's content again, and keep the focus on the control with the same name. Without such a control, the
+ * focus moves to the control at the same position. Of several, the nearest one gets the focus: if a new row appears
+ * above, the focus must not move to the same button of another row. */
 export function keepFocus(element, draw) {
   const controls = () => [...element.querySelectorAll(FOCUSABLE)];
   const at = controls().indexOf(document.activeElement);
