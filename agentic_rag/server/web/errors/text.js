@@ -1,5 +1,5 @@
-// The text of an error in the reader's language. The server writes English; another language has a file beside this
-// one, with a text for each error code. An error without such a text keeps the server's.
+// The text of an error in the user's language. The server writes English. Each other language has a file in this folder
+// with a text for each error code. An error without such a text keeps the server's.
 
 import { formatNumber, language } from "../i18n.js";
 
@@ -13,7 +13,7 @@ export function loadErrorTexts() {
   if (!WITH_TEXTS.has(language)) return Promise.resolve();
   loading ??= import(`./${language}.js`).then(
     (module) => (texts = module),
-    () => (loading = null), // asked for again with the next error
+    () => (loading = null), // so that the next error loads them again
   );
   return loading;
 }
@@ -21,7 +21,7 @@ export function loadErrorTexts() {
 let sentences = [];
 let loadingSentences = null;
 
-/** Load the page's language for sentences of the server that are no errors. Without it, they stay English. */
+/** Load the translations of the server's sentences that are not errors. Without them, the sentences stay English. */
 export function loadSentences() {
   if (!WITH_TEXTS.has(language)) return Promise.resolve();
   loadingSentences ??= import(`./${language}-sentences.js`).then(
@@ -31,8 +31,8 @@ export function loadSentences() {
   return loadingSentences;
 }
 
-/** Return a sentence of the server in the reader's language: a finding, a notice, a reason. Unknown ones stay as they
- * are, and so does what is no text. */
+/** Return a sentence of the server, such as a finding, a notice or a reason, in the user's language. An unknown
+ * sentence is returned unchanged, and so is a value that is not text. */
 export function inWords(sentence) {
   if (typeof sentence !== "string") return sentence;
   for (const [pattern, text] of sentences) {
@@ -42,7 +42,8 @@ export function inWords(sentence) {
   return sentence;
 }
 
-/** Return the text of an error: `{code, message, details?}` as the API has it, or an Error that already has its text. */
+/** Return the text of an error. It is `{code, message, details?}` from the API, or an Error that already has its
+ * text. */
 export function errorText({ code = "", message = "", details, hasText = false }) {
   if (hasText || texts === null) return message;
   const values = { ...details, message, problem: problemText(details?.problem), ...nounOf(code) };
@@ -53,14 +54,14 @@ export function errorText({ code = "", message = "", details, hasText = false })
   return message;
 }
 
-/** Return details with the problem in the reader's language, for places that show the problem without its field. */
+/** Return details with the problem in the user's language, for places that show the problem without its field. */
 export function detailsInWords(details) {
   return texts === null || typeof details?.problem !== "string"
     ? details
     : { ...details, problem: problemText(details.problem) };
 }
 
-/** Return a sentence about an invalid value in the reader's language, or as the server has it. */
+/** Return a sentence about an invalid value in the user's language, or the server's sentence if it is unknown. */
 function problemText(problem) {
   if (typeof problem !== "string") return undefined;
   for (const [pattern, text] of texts.problems) {
@@ -75,7 +76,7 @@ function nounOf(code) {
   return key ? { noun: texts.nouns[key] } : {};
 }
 
-/** Fill in values; null if one is missing. */
+/** Return a text with its values filled in, or null if a value is missing. */
 function fill(text, values) {
   let isWhole = true;
   const filled = text.replace(/\{(\w+)\}/g, (_, name) => {
