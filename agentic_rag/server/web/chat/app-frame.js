@@ -1,8 +1,8 @@
-// The app of an MCP server below a tool call: a stranger's page in a frame without origin and network, and the host's
-// side of the protocol of MCP Apps (SEP-1865) with it. The page gets the call's arguments and result. It can ask to
-// open a link or to send a message; a person confirms each. It can call tools and read resources of its own server: the
-// server decides which, and a person decides where the domain's rules say so. All requests end when the app is closed
-// or leaves the page.
+// The app of an MCP server below a tool call: an untrusted page in a frame without origin and network. This module is
+// the host in the protocol of MCP Apps (SEP-1865). The page gets the arguments and the result of the call. It can ask
+// to open a link or to send a message; the user confirms each of these. It can call tools and read resources of its own
+// server: the server decides which, and a person must approve a call if the domain's rules require it. All requests end
+// when the app is closed or removed from the page.
 
 import { api, apiFile } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -21,9 +21,15 @@ const DECLINED = -32000;
 const LAST_WORDS_MS = 500;
 const LOOK_MS = 1_000;
 
-/** The app of one call. `address`: of its page; `name`: of its tool; `send(text)`: sends a message of the person;
- * `mayAnswer(wait)` and `mayAllowAlways`: as for the card of a wait; `onEnd()`: the app was closed.
- * `update(call)` tells the app the call's result. An app ends once it is no longer on the page. */
+/** The app of one call. It ends when it is removed from the page.
+ *
+ * - `address`: the address of its page
+ * - `name`: the name of its tool
+ * - `send(text)`: sends a message as the user
+ * - `mayAnswer(wait)`, `mayAllowAlways`: as for `WaitCard`
+ * - `onEnd()`: called when the app was closed
+ *
+ * `update(call)` sends the result of the call to the app. */
 export class AppFrame {
   constructor({ address, name, send, mayAnswer, mayAllowAlways, onEnd }) {
     Object.assign(this, { address, name, send, mayAnswer, mayAllowAlways, onEnd });
@@ -57,7 +63,7 @@ export class AppFrame {
     addEventListener("pagehide", () => this.#end(), { signal });
   }
 
-  /** Close the app as the protocol asks: it may put its things in order first. */
+  /** Close the app as the protocol requires: the app gets a moment to clean up first. */
   async #close() {
     if (this.isReady) {
       const id = `teardown-${++this.lastId}`;
@@ -69,7 +75,7 @@ export class AppFrame {
     this.onEnd();
   }
 
-  /** End all requests, and hear the app no longer. */
+  /** End all requests, and stop listening to the app. */
   #end() {
     removeEventListener("message", this.hear);
     clearInterval(this.looking);
@@ -88,7 +94,7 @@ export class AppFrame {
     this.#tell();
   }
 
-  /** Send the app what it has not got yet: first the arguments, then the result. */
+  /** Send the app the data that it does not have yet: first the arguments, then the result. */
   #tell() {
     const { call } = this;
     if (!this.isReady || !call) return;
@@ -101,7 +107,7 @@ export class AppFrame {
       this.hasResult = true;
       return void this.#post({ method: "ui/notifications/tool-cancelled", params: { reason: call.status } });
     }
-    if (!call.result || call.stored) return; // it is loaded with the call's details
+    if (!call.result || call.stored) return; // the result is loaded with the call's details
     this.hasResult = true;
     this.#tellResult(call).catch(
       (error) =>
@@ -110,7 +116,7 @@ export class AppFrame {
     );
   }
 
-  /** Send the app the whole result; a long one is stored apart. */
+  /** Send the app the whole result. A long one is stored separately and loaded first. */
   async #tellResult({ result, status }) {
     const { signal } = this.requests;
     const load = async (ref) => (await apiFile(`/api/payloads/${encodeURIComponent(ref)}`, { signal })).text();
@@ -195,7 +201,7 @@ export class AppFrame {
     };
   }
 
-  /** Ask the server of the product, as the person. An ended app has nothing to ask. */
+  /** Send a request to this server as the user. When the app has ended, its requests are aborted. */
   async #request(what, body) {
     try {
       return await api("POST", `${this.address}/${what}`, { body, signal: this.requests.signal });
@@ -210,7 +216,7 @@ export class AppFrame {
     return question ? await this.#approve(call, question) : result;
   }
 
-  /** Ask the person whether a call may run. Returns what came of it. */
+  /** Ask the user whether a call may run. Returns the result of the request. */
   #approve(call, question) {
     if (this.isAsking) throw refusal(DECLINED, "another question is open");
     this.isAsking = true;
@@ -261,7 +267,8 @@ export class AppFrame {
     return {};
   }
 
-  /** Ask the person, who sees what the app wants. One question at a time, or an app could cover the page with them. */
+  /** Ask the user to confirm a request of the app, and show its text. Only one question may be open, because an app
+   * could cover the page with several. */
   async #ask(title, text, action) {
     if (this.isAsking) throw refusal(DECLINED, "another question is open");
     this.isAsking = true;

@@ -1,4 +1,5 @@
-// The files attached to the question that is being written: each is sent and read at once, and says what became of it.
+// The files attached to the question that is being written. Each file is uploaded and read at once, and its row shows
+// the progress and the outcome.
 
 import { api } from "../api.js";
 import { uploadFiles } from "../domain/uploading.js";
@@ -11,16 +12,20 @@ const MOST_FILES = 8;
 const KINDS = { ready: "ok", failed: "bad" };
 const pathOf = (conversationId) => `/api/conversations/${encodeURIComponent(conversationId)}/attachments`;
 
-/** Return why a file was refused. The server's list of all endings is too long for a line below the file. */
+/** Return the reason why a file was refused. The server's list of all file types is too long for a line below the
+ * file. */
 const reasonOf = (error, name) => {
   if (error.code === "DOCUMENT_UNSUPPORTED" && error.message.includes("Supported: ")) return t("chat.fileUnsupported");
   const text = errorText(error).replace(`${name}: `, ""); // the row names the file already
   return text.charAt(0).toUpperCase() + text.slice(1);
 };
 
-/** The attached files. `conversation()` resolves to the id of the conversation they belong to; `onchange()`: a file has
- * come further; `onempty()`: a person removed the last one. `isBusy`: one is on its way still; `ready`: those that a
- * message can be sent with. */
+/** The attached files. `isBusy`: a file is still being uploaded or read. `ready`: the files that can be sent with a
+ * message.
+ *
+ * - `conversation()`: resolves to the id of the conversation that the files belong to
+ * - `onchange()`: called when the status of a file has changed
+ * - `onempty()`: called when the user has removed the last file */
 export class AttachedFiles {
   constructor({ conversation, onchange, onempty }) {
     Object.assign(this, { conversation, onchange, onempty, items: [], last: Promise.resolve(), isOver: false });
@@ -48,7 +53,7 @@ export class AttachedFiles {
     return undefined;
   }
 
-  /** Show the files of a conversation that no message was sent with. */
+  /** Show the files of a conversation that were not sent with a message. */
   async restore(conversationId) {
     const { items } = await api("GET", pathOf(conversationId));
     if (this.isOver) return;
@@ -60,13 +65,14 @@ export class AttachedFiles {
     for (const file of files) this.#change(this.#append({ ...file, status: "ready" }), {});
   }
 
-  /** Take off those that went with a message. Files that could not be read go, too: they were answered for. */
+  /** Remove the files that were sent with a message. Files that could not be read are removed, too, because the user
+   * has seen their errors. */
   clear() {
     for (const item of this.items.filter((item) => item.status === "ready" || item.status === "failed"))
       this.#takeOff(item);
   }
 
-  /** Stop showing the files. Uploads continue, and the next visit of the conversation shows them. */
+  /** Stop showing the files. Uploads continue, and the files are shown when the user opens the conversation again. */
   leave() {
     this.isOver = true;
   }
@@ -110,7 +116,7 @@ export class AttachedFiles {
     return item;
   }
 
-  /** One after the other, so that a slow line is not shared by all of them. */
+  /** Upload a file after the previous one, so that several uploads do not share a slow connection. */
   #send(item) {
     this.#change(item, { status: "sending", sent: 0, reason: "" });
     this.last = this.last.then(() => this.#upload(item)).catch(toastError);

@@ -1,5 +1,5 @@
-// What an agent does: calls with their arguments, progress and results, delegates in lanes of their own, what was
-// found.
+// The actions of an agent: calls with their arguments, progress and results, delegates in separate lanes, and the hits
+// of searches.
 
 import { api, lazily } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -7,26 +7,26 @@ import { formatDuration, formatNumber, formatPercent, hasWords, t } from "../i18
 import { icon } from "../icons.js";
 import { button, copyButton, openDialog, toastError } from "../ui.js";
 
-/** Open a passage in its place; the panel is loaded when it is first wanted. */
+/** Open a passage in the source panel, which is loaded when it is first needed. */
 const sourcePanel = lazily((again) => import(`../source.js${again}`));
 export const openSource = (place) =>
   sourcePanel()
     .then((module) => module.openSource(place))
     .catch(toastError);
 
-/** The app of an MCP server; its part is loaded when a person first opens one. */
+/** Load the module for apps of MCP servers when the user first opens an app. */
 const appParts = lazily((again) => import(`./app-frame.js${again}`));
 
 const STATUS_KIND = { ok: "ok", error: "bad", denied: "bad", interrupted: "wait", waiting: "wait" };
 
-/** What a tool is called where people read it: a known one in words, others by the name that their server gives them. */
+/** Return the name of a tool for users: words for a known tool, else the name that its server uses. */
 export function toolTitle(name, server = "") {
   const key = `chat.tool.${name}`;
   if (hasWords(key)) return t(key);
   return server && name.startsWith(`${server}__`) ? name.slice(server.length + 2) : name;
 }
 
-/** The one thing of its arguments that says what a call is about. */
+/** Return the argument that best describes a call, such as its query, or "". */
 export function subject(call) {
   const input = call.arguments;
   if (!input) return "";
@@ -44,8 +44,8 @@ export function subject(call) {
 
 const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
-/** The card of a call. `update(call, around)`; `around`: `{lanes, waits, hits, domainId, lane(lane), wait(wait),
- * more()}`. */
+/** The card of a call. `update(call, around)` draws it; `around` is `{lanes, waits, hits, domainId, lane(lane),
+ * wait(wait), more(), app}`. */
 export class CallCard {
   constructor() {
     this.mark = h("span", { class: "call-mark" });
@@ -84,7 +84,8 @@ export class CallCard {
     const { call } = this;
     const isRunning = call.status === "running" || call.status === "writing";
     this.element.dataset.status = call.status;
-    const shown = isRunning && this.isWaiting ? "waiting" : call.status; // nothing runs while a person is asked
+    // A call does not run while it waits for a person.
+    const shown = isRunning && this.isWaiting ? "waiting" : call.status;
     replace(
       this.mark,
       isRunning && shown !== "waiting" ? h("span", { class: "spinner" }) : icon(MARKS[shown] ?? "tool", 16),
@@ -128,7 +129,8 @@ export class CallCard {
     }
   }
 
-  /** Offer the app of the call's server, once. An open app is never moved, because a frame that is moved loads again. */
+  /** Offer the app of the call's server once. An open app is never moved in the page, because a moved frame loads
+   * again. */
   #offerApp() {
     if (!this.around.app || this.appPlace.firstChild) return;
     const open = async () => {
@@ -190,7 +192,7 @@ export class CallCard {
   #drawWaits() {
     const waits = (this.call.waitIds ?? [])
       .map((id) => this.around.waits[id])
-      .filter((wait) => wait && wait.state !== "open"); // open ones stand below the text
+      .filter((wait) => wait && wait.state !== "open"); // open waits are shown below the text
     this.waits.hidden = !waits.length;
     keyed(
       this.waits,
@@ -217,7 +219,8 @@ export class CallCard {
 
 const MARKS = { ok: "check", error: "alert", denied: "shield", interrupted: "stop", waiting: "wait" };
 
-/** Keep the elements of a list: each value's part, found by key or made, is updated and put in order. */
+/** Update the elements of a list. For each value, the part with its key is found or created, updated and put in order.
+ * Other parts are removed. */
 export function keyed(place, drawn, values, keyOf, make) {
   let before = null;
   const keys = new Set();
@@ -249,7 +252,7 @@ const heading = (text, copied) =>
     copied && copyButton(t("chat.copy"), copied, {}),
   );
 
-/** What a search found: document, page, place, words, score; a card opens the passage. */
+/** Return a list of the hits of a search: document, page, heading, text and score. A card opens the passage. */
 export function hitList(hits, domainId) {
   return h(
     "ol",
@@ -286,7 +289,7 @@ function hitCard(hit, domainId) {
     : h("div", { class: "hit" }, content);
 }
 
-/** Open the searches of an answer with the scores of both legs, as they are kept. */
+/** Open a dialog with the stored searches of an answer and the scores of both search methods. */
 export function openRetrievals(domainId, retrievalIds) {
   const dialog = openDialog(t("chat.searches"), {
     side: true,
@@ -353,7 +356,7 @@ function retrieval(details, domainId) {
 const leg = (key, score) =>
   score === null || score === undefined ? "" : `${t(key)} ${formatNumber(score, { maximumFractionDigits: 2 })}`;
 
-/** Folded thinking: `update(item)`. */
+/** The agent's thinking, folded. `update(item)` draws it. */
 export class ThinkingFold {
   constructor() {
     this.text = document.createTextNode("");
@@ -373,7 +376,7 @@ export class ThinkingFold {
   }
 }
 
-/** Rows of a table under its header, as a table. */
+/** Return a table of cited rows below their header. */
 export function rowsTable({ header, rows }, label) {
   const head =
     header?.some(Boolean) &&

@@ -1,4 +1,4 @@
-// The field for a message: kept as a draft until it is sent, with the images and files that belong to it.
+// The field for a message. Its text is kept as a draft until it is sent, with the images and files that belong to it.
 
 import { lazily, loadAll } from "../api.js";
 import { draft } from "../drafts.js";
@@ -17,9 +17,13 @@ const speechParts = lazily((again) => import(`./speech.js${again}`));
 const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 
 export class Composer {
-  /** `send({content, images, attachments}, taken)` resolves once the server has the message, rejects with the reason;
-   * until it calls `taken()`, what is sent is kept here as the draft. `stop()`. `conversation()` resolves to the id of
-   * the conversation that files are attached to; `abandon()`: a person removed them all again. */
+  /** Create the field.
+   *
+   * - `send({content, images, attachments}, taken)`: resolves once the server has the message, or rejects with the
+   *   error. Until it calls `taken()`, the composer keeps the message as the draft
+   * - `stop()`: stops the running turn
+   * - `conversation()`: resolves to the id of the conversation that files are attached to
+   * - `abandon()`: called when the user has removed all files */
   constructor({ send, stop, conversation, abandon }) {
     this.given = { send, stop, conversation, abandon };
     this.images = [];
@@ -86,7 +90,7 @@ export class Composer {
     this.#changed();
   }
 
-  /** The button that takes down what one says, where the browser offers that. */
+  /** Return the button for dictation, or null if the browser has no speech recognition. */
   #speechButton() {
     if (!globalThis.SpeechRecognition && !globalThis.webkitSpeechRecognition) return null;
     const speakButton = button(t("chat.speak"), {
@@ -119,7 +123,7 @@ export class Composer {
     return undefined;
   }
 
-  /** Use the draft of a conversation that was just created. */
+  /** Move the draft to a conversation that was just created. */
   moveTo(key) {
     this.draft?.clear();
     this.#keepImages(this.key, { images: [] });
@@ -130,12 +134,12 @@ export class Composer {
     this.#keepAttached();
   }
 
-  /** Set the hint in the empty field. */
   setPlaceholder(text) {
     this.text.placeholder = text;
   }
 
-  /** Offer the models that one may choose here, the domain's own first; none without a choice. */
+  /** Offer the models that the user may choose, with the domain's default first. `models` is empty if there is no
+   * choice. */
   setModels(models) {
     this.models.hidden = models.length === 0;
     this.picker = models.length
@@ -147,14 +151,14 @@ export class Composer {
     replace(this.models, this.picker);
   }
 
-  /** Show the conversation's model. One that may no longer be chosen gives way to the domain's own. */
+  /** Select the conversation's model, or the domain's default if that model is no longer offered. */
   chooseModel(model) {
     if (!this.picker) return;
     this.picker.value = model ?? "";
     if (!this.picker.value) this.picker.selectedIndex = 0;
   }
 
-  /** The model that answers what is sent; undefined without a choice. */
+  /** Return the model for the next message, or undefined if there is no choice. */
   get model() {
     return this.picker?.value;
   }
@@ -166,12 +170,12 @@ export class Composer {
     replace(this.files);
   }
 
-  /** The conversation whose attached files are kept with this draft, or null. */
+  /** Return the conversation whose attached files belong to this draft, or null. */
   get attachedTo() {
     return draft(`attached:${this.key}`).read();
   }
 
-  /** Keep in mind that files are attached, for a page that comes after this one. */
+  /** Store the conversation of the attached files in a draft, so that a later page shows the files. */
   async #keepAttached() {
     const { attached, key } = this;
     const attachedDraft = draft(`attached:${key}`);
@@ -181,7 +185,8 @@ export class Composer {
     return undefined;
   }
 
-  /** The part that shows the attached files; loaded with the first one. */
+  /** Return the part that shows the attached files. It is loaded with the first file. Resolves to null if another draft
+   * was opened meanwhile. */
   async #attachedFiles() {
     const { opened } = this;
     const [{ AttachedFiles }] = await loadAll(fileParts(), loadWords("documents"), loadErrorTexts());
@@ -233,7 +238,7 @@ export class Composer {
     this.#changed();
   }
 
-  /** Keep the images that are shown, in case the page is left. */
+  /** Store the images that are shown, in case the user leaves the page. */
   #keepImages(key = this.key, { images } = this) {
     if (!images.length && !draft(`images:${key}`).read()) return;
     imageParts()
@@ -246,7 +251,7 @@ export class Composer {
     this.#keep();
   }
 
-  /** What was sent is kept no more; images that were chosen since are. */
+  /** Delete the stored images of a message that was sent. Images that were chosen after it stay. */
   #keepSent(opened, key) {
     if (this.opened === opened) this.#keepImages();
     else this.#keepImages(key, { images: [] });
@@ -256,7 +261,7 @@ export class Composer {
     this.draft?.write([this.leaving, this.text.value].filter(Boolean).join("\n"));
   }
 
-  /** Put what could not be sent before what is typed. */
+  /** Put a message that could not be sent before the current text. */
   giveBack(content, images = [], attachments = []) {
     if (attachments.length) this.#putBack(attachments);
     this.setText([content, this.text.value].filter(Boolean).join("\n"));
@@ -320,7 +325,8 @@ export class Composer {
     const taken = () => {
       this.#keepSent(opened, key);
       if (this.opened === opened) this.leaving = "";
-      else sentDraft?.write((sentDraft.read() ?? "").slice(content.length + 1)); // what was typed after it
+      // Keep only text that was typed after the sent message.
+      else sentDraft?.write((sentDraft.read() ?? "").slice(content.length + 1));
     };
     this.leaving = content;
     this.text.value = "";
@@ -352,7 +358,7 @@ export class Composer {
     }
   }
 
-  /** Images go with the message; other files are read for the conversation. */
+  /** Add files: images are sent with the message, other files are uploaded to the conversation. */
   async #take(files) {
     const others = files.filter((file) => !IMAGE_TYPES.includes(file.type));
     if (others.length) this.#attach(others).catch(toastError);

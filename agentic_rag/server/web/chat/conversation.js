@@ -1,12 +1,11 @@
-// The conversation that is open: its stored turns, the turn that runs, and everything a person does with them.
+// The open conversation: its stored turns, the running turn, and the user's actions.
 //
-// `turns` is what is shown, in order: `{id, key, question, view, isLive}` with their elements. A turn's `view` has the
-// shape of `stream.js`. It comes from the stored message (`viewOfMessage` in `turn.js`), or from the events of a turn
-// that runs:
-// `views` has the reduced events of each such turn, also of one whose events came before the messages were loaded.
-// `reload` puts both together, and `#settle` replaces the live view by the stored one when a turn has ended. A message
-// that was just sent has a `key` (its `clientMessageId`), and no `id` until the server has accepted it. Changed turns
-// are collected in `dirty` and drawn once per frame.
+// `turns` has the shown turns in order: `{id, key, question, view, isLive}` with their elements. A turn's `view` has
+// the shape that `stream.js` defines. It comes from the stored message (`viewOfMessage` in `turn.js`), or from the
+// events of a running turn. `views` has the reduced events of each running turn, even if they came before the messages
+// were loaded. `reload` merges both. `#settle` replaces the live view by the stored one when a turn has ended. A
+// message that was just sent has a `key` (its `clientMessageId`), and no `id` until the server has accepted it. Changed
+// turns are collected in `dirty` and drawn once per frame.
 
 import { api, apiFile, lazily, loadAll } from "../api.js";
 import { h, loadStyle, oncePerFrame, replace } from "../dom.js";
@@ -21,13 +20,14 @@ import { AnswerPart, QuestionPart, headingOf, viewOfMessage } from "./turn.js";
 
 const PAGE = 40;
 const NEAR = 80;
-const MOST_TURNS = 60; // shown at once; scrolling up loads the others again
+const MOST_TURNS = 60; // shown at once; the others are loaded again when the user scrolls up
 const KEPT_TURNS = 30;
-const MOST_AT_ONCE = 200; // messages of one request
+const MOST_AT_ONCE = 200; // messages in one response
 const RUNNING = new Set(["running", "waiting"]);
 const OUTCOMES = { done: "done", error: "failed", interrupted: "interrupted" };
 
-let isLeft = false; // which cuts off requests, and lets what waits for them run for a moment
+// Whether the page is being left. The browser then aborts requests, but their callbacks still run for a moment.
+let isLeft = false;
 addEventListener("beforeunload", () => {
   isLeft = true;
   setTimeout(() => (isLeft = false), 1000);
@@ -79,7 +79,8 @@ export class ConversationView {
     this.lastTop = 0;
     this.draw = oncePerFrame(() => this.#draw());
     this.dirty = new Set();
-    this.unsent = draft(`unsent:${conversationId}`); // messages that the server has not acknowledged: `{content, key, images, attachments}`
+    // Messages that the server has not acknowledged: `{content, key, images, attachments}`.
+    this.unsent = draft(`unsent:${conversationId}`);
     this.older = new OlderMessages({
       frame: this.element,
       list: this.list,
@@ -99,7 +100,7 @@ export class ConversationView {
     return this.turns.findLast((turn) => turn.isLive && RUNNING.has(turn.view.status)) ?? null;
   }
 
-  /** Whether a stored question is shown as being answered, or an answer as being written. */
+  /** Return whether a stored question still waits for its answer, or an answer is being written. */
   get isUnfinished() {
     return this.turns.some((turn) => (turn.view ? turn.isLive && RUNNING.has(turn.view.status) : turn.key === null));
   }
@@ -115,17 +116,19 @@ export class ConversationView {
     return record;
   }
 
-  /** Load the newest messages again: at the start, and where the log of a turn is gone. `record`: the conversation as it
-   * was before, which tells whether a question without an answer is still being answered. */
+  /** Load the newest messages again: at the start, and when the log of a turn is gone. `record`: the conversation as it
+   * was loaded before the messages; it shows whether a question without an answer is still being answered. */
   async reload(record = null) {
     const { ends } = this;
     const request = (this.reloads += 1);
     const { turn: current } = record ?? (await api("GET", this.path));
     const { items, hasMore } = await api("GET", `${this.path}/messages`, { query: { limit: PAGE, format: "html" } });
     if (!this.isOpen || request !== this.reloads) return; // a later load has the messages of another branch
-    if (ends !== this.ends) return void (await this.reload()); // a turn has ended since: the messages may lack its answer
+    // A turn has ended since, so the messages may lack its answer.
+    if (ends !== this.ends) return void (await this.reload());
     const stored = pair(items);
-    const typedIn = this.list.contains(document.activeElement) ? document.activeElement : null; // of a card, say
+    // Keep the focus of a control in the list, for example in the card of a wait.
+    const typedIn = this.list.contains(document.activeElement) ? document.activeElement : null;
     const underWay = this.turns.filter((turn) => isUnderWay(turn, stored));
     for (const turn of this.turns) if (!underWay.includes(turn)) turn.element.remove();
     this.turns = [];
@@ -141,7 +144,7 @@ export class ConversationView {
     for (const [turnId, view] of this.views) {
       const isWhole = !RUNNING.has(view.status) && this.turns.some((turn) => turn.id === turnId && turn.view);
       if (isWhole) this.views.delete(turnId);
-      else this.#liveTurn(turnId, view); // of a turn that runs or waits, the first steps alone are stored
+      else this.#liveTurn(turnId, view); // the server stores only the first steps of a running or waiting turn
     }
     this.#drawEmpty();
     for (const turn of this.turns) this.dirty.add(turn);
@@ -169,7 +172,7 @@ export class ConversationView {
     }
     const view = reduce(this.views.get(event.turnId) ?? emptyTurn(event.turnId), event);
     this.views.set(event.turnId, view);
-    if (!this.record) return; // the messages come in a moment, and this with them
+    if (!this.record) return; // the messages are still being loaded; `reload` will show this event
     const turn = this.#liveTurn(event.turnId, view);
     if (event.type === "turn_started") this.desk.onTurn(true);
     if (event.type === "input_required" || event.type === "input_answered")
@@ -210,7 +213,7 @@ export class ConversationView {
     return turn;
   }
 
-  /** Remove the turns from a question that is asked again: its answer begins a new branch. */
+  /** Remove the turn of a question that is asked again and all later turns, because its answer begins a new branch. */
   #dropAsked(userMessageId) {
     const at = userMessageId ? this.turns.findIndex((turn) => turn.question.messageId === userMessageId) : -1;
     if (at >= 0) this.#cut(at);
@@ -253,7 +256,7 @@ export class ConversationView {
     this.#letGo();
   }
 
-  /** Let go the oldest turns of many, while nobody looks at them. */
+  /** Remove the oldest turns if there are many and the user is at the end of the conversation. */
   #letGo() {
     if (!this.sticks || this.turns.length <= MOST_TURNS) return;
     const gone = this.turns.slice(0, -KEPT_TURNS);
@@ -286,7 +289,7 @@ export class ConversationView {
     this.#follow();
   }
 
-  /** Say below a question without an answer whether it is on its way to the server or waits behind a running turn. */
+  /** Show below a question without an answer whether it is being sent or is queued behind a running turn. */
   #drawNote(turn) {
     const isQueued = Boolean(turn.question.messageId && this.running);
     if (isQueued === turn.isQueued) return;
@@ -392,7 +395,8 @@ export class ConversationView {
   #putOlder(items) {
     const pairs = pair(items);
     const [first] = this.turns;
-    if (pairs.at(-1)?.id === first.id) this.#ask(first, pairs.pop().question); // the pages met between the two
+    // The first shown turn was split between the two pages of messages.
+    if (pairs.at(-1)?.id === first.id) this.#ask(first, pairs.pop().question);
     this.#put(pairs, true);
     this.#draw();
   }
@@ -400,13 +404,13 @@ export class ConversationView {
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.element;
     const isNear = scrollHeight - scrollTop - clientHeight < NEAR;
-    // Growing content is no scrolling: only a person who scrolls up wants to stay there.
+    // Growing content also fires a scroll event. Only scrolling up makes the view stop following the end.
     if (isNear || scrollTop < this.lastTop) this.sticks = isNear;
     this.lastTop = scrollTop;
     this.jump.hidden = this.sticks;
   }
 
-  /** Stay at the end while content grows, unless a person has scrolled up since the last frame. */
+  /** Stay at the end while content grows, unless the user has scrolled up since the last frame. */
   #follow() {
     if (this.sticks) this.#scrolled();
     if (this.sticks) this.toEnd();
@@ -419,8 +423,8 @@ export class ConversationView {
     this.jump.hidden = true;
   }
 
-  /** Show a message of any branch, loading older ones up to it, and mark the words that were searched for. Without
-   * either, take the marks away. */
+  /** Show a message of any branch, loading older messages up to it, and mark the words of the search. Without a
+   * message, remove the marks. */
   async showPlace(messageId, words) {
     globalThis.CSS?.highlights?.delete("found");
     if (!messageId || !this.turns.length) return;
@@ -480,7 +484,7 @@ export class ConversationView {
   #keepImages(key, images) {
     return imageParts()
       .then(({ writeImages }) => writeImages(`unsent:${key}`, images))
-      .catch(() => {}); // they go all the same
+      .catch(() => {}); // the message is sent even if its images cannot be stored
   }
 
   #forgetUnsent(key) {
@@ -490,8 +494,8 @@ export class ConversationView {
     if (before.some((message) => message.key === key && message.images)) this.#keepImages(key, []);
   }
 
-  /** Send what a page before this one had not got rid of: under its own key, so that it never arrives twice. One whose
-   * images the browser has lost is left to whoever wrote it. */
+  /** Send the messages that an earlier page could not send. Each one keeps its key, so that it never arrives twice. If
+   * the browser has lost the images of a message, it is put back into the composer. */
   async #sendUnsent() {
     for (const { content, key, images: count, attachments = [] } of this.unsent.read() ?? []) {
       const images = count ? await imageParts().then(({ readImages }) => readImages(`unsent:${key}`)) : [];
@@ -529,14 +533,15 @@ export class ConversationView {
     };
     if (!images.length) return this.desk.stream.send({ conversationId: this.id, ...common });
     const body = { ...common, images: images.map(({ data, mediaType }) => ({ data, mediaType })) };
-    return api("POST", `${this.path}/messages`, { body }); // too long for a frame
+    return api("POST", `${this.path}/messages`, { body }); // images are too large for a WebSocket frame
   }
 
   async #await(turn, send) {
     try {
       const accepted = await send();
       turn.id ??= accepted.turnId ?? accepted.id;
-      if (this.turns.some((shownTurn) => shownTurn !== turn && shownTurn.id === turn.id)) return void this.#drop(turn); // it came stored meanwhile
+      // The turn was loaded as a stored one meanwhile.
+      if (this.turns.some((shownTurn) => shownTurn !== turn && shownTurn.id === turn.id)) return void this.#drop(turn);
       turn.question.messageId ??= accepted.userMessageId;
       this.desk.onTurn(true);
       this.#touch(turn);
@@ -552,7 +557,7 @@ export class ConversationView {
     this.#drawEmpty();
   }
 
-  /** Stop the running turn. By a request, so that the person learns if it did not arrive. */
+  /** Stop the running turn. This is an HTTP request, so that the user sees an error if it did not arrive. */
   async stop() {
     const turn = this.running;
     if (turn) await api("POST", `${this.path}/interrupt`, { body: { turnId: turn.id } });
@@ -609,7 +614,7 @@ export class ConversationView {
     };
     const before = turn.view.rating ?? null;
     const body = rating === "down" ? await this.#askReason() : { rating };
-    if (!body) return; // the dialog was closed: nothing is rated
+    if (!body) return; // the user closed the dialog without a rating
     set(rating);
     try {
       await api("PUT", place, { body });
@@ -624,7 +629,7 @@ export class ConversationView {
       });
   }
 
-  /** Open an evaluation case about the question of a turn: the one that was drafted from its rating, or a new one. */
+  /** Open an evaluation case for the question of a turn: the one that was drafted from its rating, or a new one. */
   async #makeCase(turn) {
     const { domain, app } = this.desk;
     const base = `/api/domains/${encodeURIComponent(domain.id)}/evaluation`;
@@ -645,7 +650,7 @@ export class ConversationView {
       });
   }
 
-  /** Ask what was wrong. Returns the rating to send, or null if the dialog is closed without an answer. */
+  /** Ask what was wrong. Returns the rating to send, or null if the user closes the dialog without an answer. */
   async #askReason() {
     const reason = textarea({ autofocus: true, maxlength: 2000, placeholder: t("chat.reasonPlaceholder") });
     const actions = (close) => [
@@ -663,7 +668,7 @@ export class ConversationView {
     );
   }
 
-  /** Where the app of a call's server is, if its domain shows apps of this server; null otherwise. */
+  /** Return the app of a call's server if the domain shows apps of this server, else null. */
   #app(turn, call) {
     if (!turn.id || !call.server || !this.desk.domain.apps?.includes(call.server)) return null;
     const path = `/api/turns/${encodeURIComponent(turn.id)}/tool-calls/${encodeURIComponent(call.id)}/app`;
@@ -678,7 +683,7 @@ export class ConversationView {
     };
   }
 
-  /** What a stored call leaves out: its server, how long it took, the delegates it made. */
+  /** Load the details that a stored call lacks: its server, duration and delegates. */
   async #more(turn, call) {
     const wantsLanes =
       call.name === "delegate" && !Object.values(turn.view.lanes).some((lane) => lane.parentToolCallId === call.id);
@@ -739,7 +744,7 @@ export class ConversationView {
     if (next?.leaf) await this.activate(next.leaf);
   }
 
-  /** Go on with another branch. */
+  /** Switch to another branch. */
   async activate(leaf) {
     await api("PATCH", this.path, { body: { activeLeaf: leaf } });
     this.views.clear();
@@ -751,7 +756,7 @@ export class ConversationView {
 
 const nextFrame = () => new Promise((resolve) => requestAnimationFrame(resolve));
 
-/** Return the places of words in the texts below an element. */
+/** Return the ranges of words in the texts of an element. */
 function rangesOf(element, words) {
   const terms = words.toLowerCase().split(/\s+/).filter(Boolean);
   const ranges = [];
@@ -773,9 +778,9 @@ function rangesOf(element, words) {
   return ranges;
 }
 
-/** Return the items of a stored answer with the hits that came while it was written: these have scores and open their
- * passages, the stored ones know the headings. Searches of one step end in any order, so the query tells which is
- * which. */
+/** Return the items of a stored answer, with the hits from the stream added. Streamed hits have scores and can open
+ * their passages; stored hits have the headings. Searches of one step end in any order, so they are matched by their
+ * queries. */
 function withLiveHits(items, live) {
   const queries = new Map(
     items.filter((item) => item.kind === "call").map((item) => [`${item.id}:hits`, item.arguments?.query]),
@@ -795,7 +800,8 @@ function withLiveHits(items, live) {
   return [...merged, ...[...left].filter(({ source }) => source === "memory")];
 }
 
-/** Whether a turn is not to be had from the stored messages: its answer comes, or it waits to be sent or to begin. */
+/** Return whether the stored messages do not yet have the whole turn: its answer is being written, or its question
+ * waits to be sent or answered. */
 function isUnderWay(turn, stored) {
   const storedTurn = stored.find((candidate) => candidate.id === turn.id);
   if (turn.isLive) return RUNNING.has(turn.view.status) || !storedTurn?.answer;
@@ -837,7 +843,7 @@ function laneItems({ messages, toolCalls }) {
   );
 }
 
-/** Return an answer as Markdown with its sources; cited rows are tables. */
+/** Return an answer as Markdown with its sources. Cited rows become tables. */
 function markdownOf(view) {
   const text = view.text ?? textOf(view);
   if (!view.references.length) return `${text.trim()}\n`;

@@ -1,5 +1,5 @@
-// Images that are not sent yet. They are too large for where drafts are, so that a database of the browser's keeps
-// them; a draft says under which keys there are any, and this module is loaded for those alone.
+// Stores images that are not sent yet. They are too large for `localStorage`, so they are in an IndexedDB database. A
+// draft marks each key that has images, so that this module is loaded only if there are any.
 
 import { draft, IMAGES } from "../drafts.js";
 
@@ -7,16 +7,17 @@ const STORE = "images";
 
 const flag = (key) => draft(`images:${key}`);
 
-/** Whether images are kept under a key. */
+/** Return whether images are stored under a key. */
 const areKept = (key) => Boolean(flag(key).read());
 
-/** Resolve to the images of a key; none where the browser has lost them. */
+/** Return the images of a key, or an empty list if the browser has lost them. */
 export async function readImages(key) {
   if (!areKept(key)) return [];
   return (await inStore("readonly", (store) => store.get(key)).catch(() => null)) ?? [];
 }
 
-/** Keep the images of a key; without any, forget them. A browser that keeps nothing loses them with the page. */
+/** Store the images of a key; an empty list deletes them. If the browser has no storage, the images are lost with the
+ * page. */
 export async function writeImages(key, images) {
   if (!images.length && !areKept(key)) return;
   flag(key).write(images.length || null);
@@ -32,7 +33,7 @@ async function inStore(mode, act) {
   try {
     return await settled(act(database.transaction(STORE, mode).objectStore(STORE)));
   } finally {
-    database.close(); // once its transactions are over; nothing else may keep it from being deleted
+    database.close(); // This waits for the transactions. An open connection would block the deletion of the database.
   }
 }
 

@@ -1,4 +1,4 @@
-// The conversations of a domain: what happens in each of them, a search over titles and messages, pins and the archive.
+// The conversations of a domain with their states, a search over titles and messages, pins, folders and the archive.
 
 import { api } from "../api.js";
 import { below, debounce, h, replace } from "../dom.js";
@@ -8,21 +8,21 @@ import { icon } from "../icons.js";
 import { button, doLater, field, input, menu, openDialog, select, toast, toastError } from "../ui.js";
 
 const PAGE = 40;
-const MOST = 100; // conversations of one request
+const MOST = 100; // conversations in one response
 const FOLDER_PAGES = 10; // pages of `MOST` conversations that an open folder shows
 const MAX_FOLDER = 60; // characters of a folder's name
-const BUSY_MS = 4_000; // between two looks at the list while a conversation is being answered
+const BUSY_MS = 4_000; // between two polls of the list while a conversation is being answered
 const QUIET_MS = 30_000;
 
-/** A conversation's state: `[class, icon, words]`, or null if there is nothing to say. */
+/** Return the state of a conversation, `[class, icon, words]`, or null if there is nothing to show. */
 function stateOf(record) {
   if (record.turn?.status === "waiting") return ["wait", "shield", "chat.isWaiting"];
   if (record.turn) return ["run", null, "chat.isRunning"];
   return record.outcome === "failed" ? ["bad", "alert", "chat.isFailed"] : null;
 }
 
-/** The ids of conversations that are deleted once their toast has gone; kept for a reader who leaves the chat and comes
- * back before. */
+/** The ids of conversations that are deleted once their toast has gone. They are kept here for a user who leaves the
+ * chat and returns before that. */
 const hidden = new Set();
 
 const timeOf = (record) => record.lastMessageAt ?? record.updatedAt;
@@ -158,7 +158,8 @@ export class ConversationList {
       this.items = [...(isFirst ? [] : this.items), ...items.filter((record) => !shownIds.has(record.id))];
       this.#draw();
       this.#plan();
-      this.end.unobserve(this.sentinel); // closed folders may leave the end in view: observing it again asks for the next page
+      // Closed folders may leave the end in view. Observing it again then loads the next page.
+      this.end.unobserve(this.sentinel);
       this.end.observe(this.sentinel);
       if (isFirst) for (const { name } of folders) if (this.#isOpen(name)) await this.#fill(name);
     } catch (error) {
@@ -203,7 +204,7 @@ export class ConversationList {
     }
   }
 
-  /** Ask for the folders again after a change, and draw their counts. */
+  /** Load the folders again after a change, and draw their counts. */
   async #countFolders() {
     this.folders = await this.#askFolders();
     this.#drawFresh();
@@ -277,7 +278,7 @@ export class ConversationList {
     return [...names].sort((first, second) => first.localeCompare(second, undefined, { numeric: true }));
   }
 
-  // What happens in conversations that are not open, or in another tab
+  // Polling of conversations that are not open or that change in another tab
 
   #plan() {
     clearTimeout(this.timer);
@@ -291,7 +292,7 @@ export class ConversationList {
     this.isHasty = true;
   }
 
-  /** Load the shown conversations again and draw what has changed. A server that is away is asked again later. */
+  /** Load the shown conversations again and draw the changes. After an error, the next poll tries again. */
   async #look() {
     clearTimeout(this.timer);
     if (this.isLeft || document.hidden) return;
@@ -301,7 +302,8 @@ export class ConversationList {
         this.#ask(1, Math.min(MOST, Math.max(PAGE, this.items.length))),
         this.#askFolders(),
       ]);
-      if (asked !== this.asked || changes !== this.changes || this.isLeft) return this.#plan(); // the answer is older than the list
+      // The response is older than the list.
+      if (asked !== this.asked || changes !== this.changes || this.isLeft) return this.#plan();
       this.folders = folders;
       const loadedIds = new Set(items.map((record) => record.id));
       const last = items.at(-1);
@@ -335,7 +337,7 @@ export class ConversationList {
     this.#draw();
   }
 
-  /** Show that a turn of a conversation began or ended; `outcome` tells how it ended. */
+  /** Show that a turn of a conversation has begun or ended. `outcome`: how it ended. */
   setTurn(conversationId, isRunning, outcome = null) {
     const record = this.items.find((record) => record.id === conversationId);
     if (!record) return;
@@ -394,7 +396,7 @@ export class ConversationList {
 
   #drawFound() {
     const { q, items, hasMore } = this.found;
-    // the list follows what becomes of a conversation, an answer of the search does not
+    // `items` has the current state of a conversation; a search result may be older.
     const current = (hit) => ({
       ...hit,
       conversation: this.items.find(({ id }) => id === hit.conversation.id) ?? hit.conversation,
@@ -430,7 +432,7 @@ export class ConversationList {
 
   // Drawing
 
-  /** Draw, unless that would close a menu or change nothing. */
+  /** Draw the list, unless nothing has changed or a menu is open, which drawing would close. */
   #drawFresh() {
     const drawn = this.#state();
     if (drawn === this.drawn || this.list.querySelector(":popover-open")) return;
@@ -492,7 +494,7 @@ export class ConversationList {
     replace(this.list, sections);
   }
 
-  /** Return the groups of the folders. Pinned conversations stand above them, and do not count. */
+  /** Return the groups of the folders. Pinned conversations are shown above them and are not counted. */
   #drawFolders(shown) {
     const sections = [];
     for (const name of this.#folderNames()) {
@@ -651,7 +653,7 @@ export class ConversationList {
     name.control.select();
   }
 
-  /** Show a conversation as the server returned it, in the list and in search results. */
+  /** Replace a conversation in the list and in search results by the version that the server returned. */
   #take(changed) {
     this.changes += 1;
     this.items = this.items.map((record) => (record.id === changed.id ? changed : record));
@@ -717,11 +719,11 @@ export class ConversationList {
   }
 }
 
-/** Return whether nothing was said in a conversation yet. The page makes one when a file is attached to a first
+/** Return whether a conversation has no messages. The page creates a conversation when a file is attached to a first
  * question, and the question may never be sent. */
 const isUnused = ({ title, lastMessageAt, turn }) => !title && !lastMessageAt && !turn;
 
-/** Return the group of a time: its words' key. */
+/** Return the key of the words for the group of a time, such as "Today". */
 function groupOf(iso) {
   const today = new Date().setHours(0, 0, 0, 0);
   const days = Math.ceil((today - new Date(iso).getTime()) / 86_400_000);
@@ -730,7 +732,7 @@ function groupOf(iso) {
   return days <= 7 ? "chat.group.week" : "chat.group.older";
 }
 
-/** Return a text with its marks as elements. The places count code points. */
+/** Return a text with its marks as elements. The offsets of the marks count code points. */
 function marked(text, marks) {
   const points = [...text];
   const parts = [];

@@ -1,4 +1,4 @@
-// Older messages are loaded while a person scrolls up, and the visible ones keep their place.
+// Loads older messages when the user scrolls up. The visible messages keep their position.
 
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
@@ -8,21 +8,25 @@ const SETTLING = 6;
 const AHEAD = "600px 0px 0px";
 
 export class OlderMessages {
-  /** `frame`: what scrolls; `list`: holds the turns. `load()` resolves to a page before the first message, `{hasMore,
-   * …}`; `put(page)` puts it into the list. */
+  /** Create the loader.
+   *
+   * - `frame`: the element that scrolls
+   * - `list`: the element that holds the turns
+   * - `load()`: resolves to the page of messages before the first one, `{hasMore, …}`
+   * - `put(page)`: puts it into the list */
   constructor({ frame, list, load, put }) {
     Object.assign(this, { frame, list, load, put, hasMore: false, begun: 0, loading: false });
     this.mark = h("div", { class: "older" });
     this.problem = h("div", { class: "small", role: "status", hidden: true });
     this.element = h("div", {}, this.mark, this.problem);
-    // several of a frame's changes may come at once: the last one says how it is
+    // A callback may get several changes of one frame. The last one is the current state.
     this.observer = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && this.#next(), {
       root: frame,
       rootMargin: AHEAD,
     });
   }
 
-  /** Begin with another list. A page that is being loaded for the previous one is dropped. */
+  /** Begin with another list. A page of the previous list that is still being loaded is dropped. */
   begin(hasMore) {
     this.begun += 1;
     this.#rest(hasMore);
@@ -60,7 +64,7 @@ export class OlderMessages {
     }
   }
 
-  /** Observe the top again: a person who scrolled there while a page was loading needs the next one. */
+  /** Observe the top again, because a user who scrolled there during a load needs the next page. */
   #rest(hasMore) {
     this.hasMore = hasMore;
     this.#setLoading(false);
@@ -73,8 +77,9 @@ export class OlderMessages {
     this.list.setAttribute("aria-busy", String(loading));
   }
 
-  /** Change what is above, and keep what is read in its place until all is laid out: what comes near is so some frames
-   * later, and seldom as high as it was taken for. Who scrolls meanwhile gets where they want. */
+  /** Change the content above, and keep the visible content in its position until the layout is complete. The browser
+   * lays out hidden turns some frames later, and their height usually differs from the estimate. If the user scrolls
+   * meanwhile, that movement is kept. */
   #keepPlace(change) {
     let seen = this.#seen();
     let { scrollTop } = this.frame;

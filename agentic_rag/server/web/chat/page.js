@@ -1,8 +1,9 @@
-// The chat: domains and conversations beside the conversation that is open.
+// The chat: domains and conversations beside the open conversation.
 //
 // `ChatPage` has one connection (`stream.js`) for all conversations, the list, the composer, and the `view` of the open
-// conversation, null on the start of a new one. The address decides which conversation is open: `update` compares it
-// with the view. `asked` counts the addresses that were asked for, so that what loads for an older one is not shown.
+// conversation. The view is null on the start of a new conversation. The address decides which conversation is open:
+// `update` compares it with the view. `asked` counts the calls of `update`, so that the result of an older load is not
+// shown.
 
 import { api, lazily } from "../api.js";
 import { h, replace, ROOT } from "../dom.js";
@@ -17,7 +18,7 @@ const STARTERS_WAIT_MS = 400;
 const KEPT_DOMAIN = "agentic-rag.domain";
 
 const sharingParts = lazily((again) => import(`./sharing.js${again}`));
-/** What an open conversation is made of: the first page does without. */
+/** Load the module that shows an open conversation. The start of a new conversation does not need it. */
 const conversationParts = lazily((again) => import(`./conversation.js${again}`));
 
 export async function show(main, { params, app }) {
@@ -93,7 +94,7 @@ class ChatPage {
 
   async begin(params) {
     [this.domains] = await Promise.all([this.app.domains(), this.#loadParts(params.conversation)]);
-    if (!this.main.isConnected) return; // the reader went on to another page
+    if (!this.main.isConnected) return; // the user has opened another page
     if (!this.domains.length) return this.#showNoDomain();
     replace(this.main, h("div", { class: "chat" }, this.list.element, this.pane));
     document.addEventListener("keydown", this.keys);
@@ -125,14 +126,15 @@ class ChatPage {
       await this.begin({ domain: created.id, conversation: created.conversationId });
   }
 
-  /** Load the module that shows conversations, if one is opened: first, so that the page changes in one step. */
+  /** Load the module that shows conversations if one is opened. This comes first, so that the page changes in one
+   * step. */
   async #loadParts(conversation) {
     if (conversation) this.parts ??= await conversationParts();
   }
 
   async update({ domain, conversation }) {
     const asked = (this.asked = (this.asked ?? 0) + 1);
-    const isOld = () => asked !== this.asked; // the reader went on, or left
+    const isOld = () => asked !== this.asked; // the user has opened another conversation or page
     await this.#loadParts(conversation);
     if (isOld()) return;
     this.#toggleList(false);
@@ -169,7 +171,7 @@ class ChatPage {
     this.composer.setRunning(false);
     if (!conversation) this.#showStart();
     else await this.#openView(conversation);
-    // who answers a card already types there
+    // Do not move the focus out of the card of a wait, in which the user may already type.
     if (matchMedia("(pointer: fine)").matches && !this.body.contains(document.activeElement)) this.composer.focus();
   }
 
@@ -191,7 +193,8 @@ class ChatPage {
     this.view = null;
   }
 
-  /** Show the start of a new conversation. Its text waits a moment for the starters, so that nothing moves. */
+  /** Show the start of a new conversation. Its text waits briefly for the starters, so that the layout does not
+   * shift. */
   async #showStart() {
     this.#setTitle("");
     const { domain } = this;
@@ -202,7 +205,8 @@ class ChatPage {
     replace(this.starters);
     replace(this.body);
     const { asked } = this;
-    const starters = this.#loadStarters(domain).catch((error) => error.code || console.error(error)); // a start without them is whole
+    // The start is also shown without starters.
+    const starters = this.#loadStarters(domain).catch((error) => error.code || console.error(error));
     await Promise.race([starters, new Promise((resolve) => setTimeout(resolve, STARTERS_WAIT_MS))]);
     if (asked !== this.asked || this.view || this.beginning) return;
     replace(
@@ -234,7 +238,7 @@ class ChatPage {
     replace(this.starters, h("h2", {}, t("chat.starters")), h("ul", {}, items.slice(0, MOST_STARTERS).map(line)));
   }
 
-  /** Send a question that the start offers. What is typed stays. */
+  /** Send a question that the start offers. The text in the composer stays. */
   async #sendStarter(content) {
     for (const starter of this.starters.querySelectorAll("button")) starter.disabled = true;
     try {
@@ -300,14 +304,15 @@ class ChatPage {
     }
   }
 
-  /** Show the message that the address names, with the words that were searched for. */
+  /** Show the message that the address names, with the words of the search marked. */
   #showPlace() {
     const query = new URLSearchParams(location.hash.split("?")[1] ?? "");
     this.view?.showPlace(query.get("at"), query.get("find") ?? "").catch(toastError);
   }
 
-  /** Compare the open conversation with its state in the list: its turn may have ended between two requests, so that no
-   * event of it comes. One look alone may have been answered before the newest event. */
+  /** Compare the open conversation with its state in the list. A turn may have ended between two requests, so that no
+   * event reports its end. The view is reloaded only after two polls in a row disagree with it, because the response
+   * to one poll may be older than the newest event. */
   #compare(record) {
     const { view, composer } = this;
     if (!view?.record || view.id !== record.id) return;
@@ -338,25 +343,25 @@ class ChatPage {
     await sending.finally(() => this.#endUnseen(view));
   }
 
-  /** End the view of a message that was sent while its reader had gone on. */
+  /** Close the view of a message that was sent after the user had opened another page. */
   #endUnseen(view) {
     if (view.element.isConnected) return;
     if (view.id !== this.view?.id) view.close();
     if (this.isLeft) this.stream.close();
   }
 
-  /** Create and show the conversation of a first message; messages that are sent meanwhile join it. If the reader opens
-   * another page first, the conversation is not shown, but the message is sent. Returns its view. */
+  /** Create and show the conversation of a first message. Messages that are sent meanwhile are added to it. If the user
+   * opens another page first, the conversation is not shown, but the message is sent. Returns the view. */
   async #begin() {
     const { asked, domain } = this;
     const { attachedTo, model } = this.composer;
-    this.parts ??= await conversationParts(); // first, so that no conversation is made that cannot be shown
+    this.parts ??= await conversationParts(); // loaded first, so that no conversation is created that cannot be shown
     const record = await this.#prepare(domain.id, attachedTo);
     const view = this.#makeView(record.id);
     view.record = record;
     if (domain === this.domain && !this.isLeft) this.list.add(record);
     if (asked !== this.asked) {
-      view.desk.model = () => model; // the composer shows another conversation's
+      view.desk.model = () => model; // the composer shows the model of another conversation
       return view;
     }
     this.prepared = null;
@@ -368,12 +373,12 @@ class ChatPage {
     return view;
   }
 
-  /** Return the conversation that files are attached to: the open one, or that of the first message. */
+  /** Return the id of the conversation that files are attached to: the open one, or the one of the first message. */
   async #conversationId() {
     return this.view?.id ?? (await this.#prepare()).id;
   }
 
-  /** Create the next conversation of a domain, once. One that an earlier page created for its attached files is used. */
+  /** Create the next conversation of a domain once. If an earlier page created one for attached files, it is used. */
   async #prepare(domainId = this.domain.id, attachedTo = this.composer.attachedTo) {
     if (this.prepared?.domainId !== domainId) {
       const earlier = attachedTo
@@ -386,7 +391,7 @@ class ChatPage {
     return this.prepared.record;
   }
 
-  /** Delete the conversation that was only made for attached files, after the last of them was removed. */
+  /** Delete the conversation that was created for attached files, after the user has removed the last of them. */
   async #abandon() {
     const { prepared } = this;
     if (this.view || this.beginning || !prepared) return;
@@ -397,7 +402,7 @@ class ChatPage {
     );
   }
 
-  /** The record of the open conversation, as the list has it. */
+  /** Return the record of the open conversation, from the list if it is there. */
   get #record() {
     return this.list.items.find((item) => item.id === this.view?.id) ?? this.view?.record;
   }
@@ -414,11 +419,11 @@ class ChatPage {
 
   #go(domainId) {
     const address = domainId ? `#/chat/${domainId}` : "#/chat";
-    if (location.hash === address) this.composer.focus(); // a new conversation is open already
+    if (location.hash === address) this.composer.focus(); // a new conversation is already open
     this.app.navigate(address);
   }
 
-  /** Show or hide the list where it covers the conversation. `shown` undefined: the other of the two. */
+  /** Show or hide the list on a screen where it covers the conversation. `shown` undefined: toggle it. */
   #toggleList(shown) {
     const isShown = this.main.querySelector(".chat")?.classList.toggle("chat-listed", shown);
     this.head.firstChild.setAttribute("aria-expanded", String(Boolean(isShown)));
@@ -483,7 +488,7 @@ class ChatPage {
   #key(event) {
     const isCovered = document.querySelector("dialog[open], [popover]:popover-open");
     if (event.key !== "Escape" || event.defaultPrevented || isCovered) return;
-    // On a phone the list covers the conversation.
+    // On a phone, the list covers the conversation.
     if (this.main.querySelector(".chat-listed")) this.#toggleList(false);
     else if (this.composer.running && !document.querySelector(".source-column")) this.#stop();
   }
@@ -492,7 +497,8 @@ class ChatPage {
 
   async #protocols() {
     let { user } = this.app;
-    // A server without keys may have begun to ask for them: another tab, which is signed in now, approved a server.
+    // A server without keys may have begun to require them, because another tab, which is now signed in, approved an
+    // MCP server.
     if (!user.signedIn && this.wasLost) user = await this.app.refreshUser();
     if (!user.signedIn && user.name !== null) return ["agentic-rag.native"];
     const { subprotocol } = await api("POST", "/api/ws-tickets");
@@ -506,12 +512,12 @@ class ChatPage {
     } else if (state === "open" && this.wasLost) {
       this.wasLost = false;
       this.#say(t("chat.back"), 6);
-      // Where no turn was known whose events would be asked for, one may have come and gone.
+      // If the view followed no running turn, a turn may have begun and ended while the connection was lost.
       if (this.view?.record && !this.stream.followed.get(this.view.id)?.turnId) this.view.reload().catch(toastError);
     }
   }
 
-  /** Show a quiet line, for so many seconds or until the next one. */
+  /** Show a status line for some seconds, or until the next one. */
   #say(text, seconds) {
     clearTimeout(this.timer);
     this.line.textContent = text;
@@ -531,6 +537,6 @@ function keepDomain(id) {
   try {
     localStorage.setItem(KEPT_DOMAIN, id);
   } catch {
-    // a browser that keeps nothing
+    // The browser has no storage.
   }
 }

@@ -1,5 +1,5 @@
-// Turns the server's HTML of an answer into what a person can use: code that is copied, footnotes that are followed,
-// citations that are opened by keyboard, diagrams that are drawn.
+// Makes the server's HTML of an answer interactive: copy buttons for code, links to footnotes, citations that open by
+// keyboard, and diagrams.
 
 import { h, replace } from "../dom.js";
 import { formatNumber, t } from "../i18n.js";
@@ -52,10 +52,10 @@ let notes = 0;
 
 const BLOCKS = "p, ul, ol, dl, h1, h2, h3, h4, h5, h6, blockquote, table";
 
-/** Complete rendered Markdown inside an element. */
+/** Make rendered Markdown inside an element interactive. */
 export function enrich(element) {
   for (const block of element.querySelectorAll(BLOCKS)) {
-    // Arabic begins at the right, with its bullets. A block within another one follows that one.
+    // Blocks in Arabic, with their bullets, begin at the right. A nested block has the direction of the outer one.
     if (!block.parentElement.closest("blockquote, li, table")) block.dir = "auto";
   }
   for (const mark of element.querySelectorAll("sup.citation")) enrichCitation(mark);
@@ -70,7 +70,7 @@ function enrichCitation(mark) {
   mark.tabIndex = 0;
   mark.setAttribute("role", "button");
   mark.setAttribute("aria-label", t("chat.openSource", { number, name: mark.title }));
-  mark.before("\u2060"); // never a line break before it
+  mark.before("\u2060"); // prevents a line break before the citation
 }
 
 function enrichCode(code) {
@@ -99,7 +99,8 @@ const textWithoutMarks = (node) =>
       ? ""
       : [...node.childNodes].map(textWithoutMarks).join("");
 
-/** Make links between references and footnotes. The names of the page are the page's own, so each gets a new one. */
+/** Link references and footnotes to each other. Several answers on the page may use the same ids, so each note gets a
+ * new one. */
 function linkFootnotes(element) {
   for (const note of element.querySelectorAll(".footnotes li[data-note]")) {
     notes += 1;
@@ -108,7 +109,7 @@ function linkFootnotes(element) {
     note.tabIndex = -1;
     references.forEach((reference, at) => {
       reference.id = `note-${notes}-${at + 1}`;
-      // Inline, because a browser may break the line before a button.
+      // The reference stays an inline element, because a browser may break the line before a button.
       Object.assign(reference, {
         tabIndex: 0,
         role: "button",
@@ -144,7 +145,8 @@ function goTo(element) {
   element.focus({ preventScroll: true });
 }
 
-/** A Mermaid diagram. A frame without an origin draws it, so that its source can neither read nor load anything. */
+/** Return a Mermaid diagram. A frame without an origin draws it, so that its source can neither read nor load
+ * anything. */
 function diagram(code) {
   const source = h("pre", { tabindex: 0, hidden: true }, h("code", {}, code));
   const place = h("div", { class: "diagram-place", tabindex: 0, role: "group", "aria-label": t("chat.diagram") });
@@ -196,7 +198,7 @@ function diagram(code) {
       place.classList.add("diagram-drawn");
     }
   };
-  // The frame and its script of a megabyte are loaded once the diagram comes near.
+  // The frame and its script of a megabyte are loaded once the diagram comes near the visible part.
   new IntersectionObserver(
     ([entry], observer) => {
       if (!entry.isIntersecting) return;

@@ -1,4 +1,4 @@
-// Take a conversation along: as a file with its sources, or as a read-only link where the operator allows that.
+// Exports a conversation as a file with its sources, or shares it as a read-only link if the operator allows that.
 
 import { api } from "../api.js";
 import { below, h, replace, ROOT } from "../dom.js";
@@ -11,7 +11,7 @@ const FORMATS = [
   ["json", "json", "application/json"],
 ];
 
-/** Open the dialog of a conversation: `{id, title}`. */
+/** Open the dialog for sharing a conversation, `{id, title}`. */
 export function openSharing(record) {
   const path = `/api/conversations/${encodeURIComponent(record.id)}`;
   const link = h("div", { class: "stack-small" });
@@ -48,7 +48,7 @@ function exportButton(path, record, [format, ending, type]) {
   return button(t(`chat.export.${format}`), { icon: "download", onclick: save });
 }
 
-/** A title as the name of a file. */
+/** Return a title as a file name. */
 function fileName(title) {
   return (
     (title || t("chat.untitled"))

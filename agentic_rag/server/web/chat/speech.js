@@ -1,4 +1,4 @@
-// Voice input with the browser's own speech recognition; some browsers send the sound to their maker for that.
+// Voice input with the browser's own speech recognition. Some browsers send the audio to their vendor for that.
 
 import { language } from "../i18n.js";
 
@@ -11,7 +11,10 @@ const PROBLEMS = {
 };
 
 export class Dictation {
-  /** `show(words)` gets all that was said so far, `end(problem)` the key of the words for what went wrong, or null. */
+  /** Create the dictation.
+   *
+   * - `show(words)`: called with all recognised words so far
+   * - `end(problem)`: called with the key of an error's words, or with null */
   constructor({ show, end }) {
     const Recognition = globalThis.SpeechRecognition ?? globalThis.webkitSpeechRecognition;
     this.recognition = new Recognition();
@@ -31,7 +34,7 @@ export class Dictation {
   }
 }
 
-/** The browser's own variant of the page's language, if it has one. */
+/** Return the browser's variant of the page's language if it has one, else the default variant. */
 function spokenLanguage() {
   return navigator.languages.find((locale) => locale.split("-")[0] === language) ?? LANGUAGES[language] ?? language;
 }

@@ -1,4 +1,5 @@
-// Text while it streams: what is closed comes as the server's HTML, what is still being written as it is.
+// Text while it streams. Complete blocks are shown as the server's HTML, and the block that is being written as plain
+// text.
 
 import { api } from "../api.js";
 import { h } from "../dom.js";
@@ -10,19 +11,21 @@ const LIST_OR_INDENTED = /^(?:\s{2,}|\t| {0,3}(?:[-*+]|\d{1,9}[.)])\s| {0,3}>| {
 
 const NEW_BLOCK = /^[^\s\d\-*+>|]/;
 
-/** Return where the blocks of a Markdown text end that no later text can change, from an offset on: pure. A block ends
- * at an empty line outside of a fence, unless what follows goes on with its list, quote or table. */
+/** Return the end offsets of the blocks of a Markdown text that no later text can change, from an offset on. The
+ * function is pure. A block ends at an empty line outside of a fence, unless its list, quote or table continues after
+ * that line. */
 export function closedBlocks(text, from = 0) {
   const ends = [];
   let at = from;
   let fence = null;
-  let empty = -1; // where the last empty lines began to follow a block
+  let empty = -1; // the offset after the empty line that followed the block
   let began = false;
   let isOpen = false; // later lines may continue the block
   while (at < text.length) {
     const end = text.indexOf("\n", at);
     if (end < 0) {
-      // Of a line that is not whole, only its beginning says something: these are no marks of what goes on.
+      // Only the beginning of an incomplete line is known. If it cannot continue a list, quote or table, the block
+      // before it ends here.
       if (!fence && empty >= 0 && NEW_BLOCK.test(text.slice(at))) ends.push(at);
       break;
     }
@@ -62,7 +65,8 @@ function render(text, citations) {
 
 async function run() {
   running = true;
-  await new Promise((resolve) => setTimeout(resolve, 20)); // what closes in the same moment goes along
+  // Wait briefly, so that blocks that end at the same moment share one request.
+  await new Promise((resolve) => setTimeout(resolve, 20));
   while (waiting.length) {
     let characters = 0;
     const over = waiting.findIndex(
@@ -86,14 +90,14 @@ const points = (text) => {
   return count;
 };
 
-/** The element of a text that grows. `update(text, citations, isEnd)`: `citations` as the reducer has them. */
+/** The element of a streamed text. `update(text, citations, isEnd)` draws it; `citations` are those of the reducer. */
 export class GrowingText {
   constructor() {
     this.element = h("div", { class: "prose" });
     this.open = document.createTextNode("");
     this.tail = h("div", { class: "prose-part plain", dir: "auto" }, this.open);
     this.element.append(this.tail);
-    this.closed = []; // {from, to, points: [from, to], element, asked}
+    this.closed = []; // {text, from, to, element, asked}; `from` and `to` count code points
     this.at = 0;
     this.atPoints = 0;
     this.text = "";
@@ -144,10 +148,10 @@ export class GrowingText {
       (html) => {
         if (part.asked !== wanted || !part.element.isConnected) return;
         part.element.classList.remove("plain");
-        part.element.removeAttribute("dir"); // each block has its own
+        part.element.removeAttribute("dir"); // each block of the HTML has its own
         enrich(showHtml(part.element, html));
       },
-      () => {}, // it stays text; the stored message brings the HTML
+      () => {}, // it stays plain text; the stored message will have the HTML
     );
   }
 }

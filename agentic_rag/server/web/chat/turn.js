@@ -1,4 +1,4 @@
-// A turn on the page: the question, and the answer as it comes or as it is stored.
+// A turn on the page: the question, and the answer, which is streamed or stored.
 
 import { lazily } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -34,8 +34,9 @@ const waitParts = lazily((again) => import(`./waits.js${again}`));
 const RUNNING = new Set(["running", "waiting"]);
 const STEPS = new Set(["call", "retrieval", "thinking", "wait"]);
 
-/** The answer of a turn. `around`: `{domainId, answer, mayAnswer, mayAllowAlways, retry, rate, markdown, children,
- * calls}`. `update(view)` where view is `stream.js`'s, or `viewOfMessage`'s of a stored one. */
+/** The answer of a turn. `update(view)` draws it; `view` is a view of `stream.js`, or `viewOfMessage` of a stored
+ * answer. `around`: `{domainId, answer, mayAnswer, mayAllowAlways, retry, rate, makeCase, markdown, text, more,
+ * app}`. */
 export class AnswerPart {
   constructor(around) {
     this.around = around;
@@ -103,7 +104,7 @@ export class AnswerPart {
     else openSource({ domainId: this.around.domainId, documentId: mark.dataset.document, chunkId: mark.dataset.chunk });
   }
 
-  /** Open a reference in the source panel, which goes through all of them. */
+  /** Open a reference in the source panel, in which the user can move through all references. */
   #openAt(at, opener) {
     const { references } = this.view;
     const marked = (number) => this.element.querySelectorAll(`[data-number="${CSS.escape(String(number))}"]`);
@@ -198,7 +199,7 @@ export class AnswerPart {
     };
   }
 
-  /** A wait's card; what it is made of is loaded with the first one. */
+  /** Return the card of a wait. Its module is loaded with the first card. */
   #waitCard() {
     const element = h("div", {});
     let card;
@@ -225,7 +226,7 @@ export class AnswerPart {
 
   #drawSources() {
     const { references, status } = this.view;
-    // The headings of the passages may come later, with the stored answer.
+    // The headings of the passages may come only with the stored answer.
     const key = RUNNING.has(status)
       ? ""
       : references.map((reference) => `${reference.number}:${placeOf(reference, this.view)}`).join();
@@ -253,7 +254,7 @@ export class AnswerPart {
     );
   }
 
-  /** A cited document with the places that are cited in it. */
+  /** Return a cited document with the places that are cited in it. */
   #documentLine(places) {
     const chip = ({ at, reference }) =>
       h(
@@ -336,7 +337,7 @@ export class AnswerPart {
     if (this.foot.dataset.key === key) return;
     this.foot.dataset.key = key;
     if (!isOver) return replace(this.foot);
-    const wasOpen = this.foot.querySelector(":popover-open") !== null; // the cost may arrive after a person opened the menu
+    const wasOpen = this.foot.querySelector(":popover-open") !== null; // the cost may arrive while the menu is open
     const small = { kind: "quiet", compact: true };
     const thumb = (rating, name, label) =>
       button(label, {
@@ -377,9 +378,9 @@ export class AnswerPart {
   }
 }
 
-/** What an agent did, folded into one line. While it works, the line says what happens now. */
+/** The agent's steps, folded into one line. While the agent works, the line shows the current step. */
 class StepsFold {
-  /** `drawItems(place, drawn, items, view)` draws the calls of a delegate. */
+  /** Create the fold. `drawItems(place, drawn, items, view)` draws items into `place`. */
   constructor(drawItems) {
     this.drawItems = drawItems;
     this.mark = h("span", { class: "steps-mark" });
@@ -436,7 +437,7 @@ class StepsFold {
       );
   }
 
-  /** Show how long the present step has taken, once a second. */
+  /** Show the duration of the current step, updated once a second. */
   #tick(isRunning) {
     if (!isRunning) {
       clearInterval(this.timer);
@@ -454,7 +455,7 @@ class StepsFold {
   }
 }
 
-/** Return what happens now, in words; "" while the answer is written or has ended. */
+/** Return the current step in words; "" while the answer is being written or after it has ended. */
 function nowOf(view) {
   if (view.status !== "running") return "";
   if (view.retrying) return t("chat.retrying");
@@ -485,7 +486,7 @@ const READS = new Set(["read_document", "find_in_document"]);
 /** A memory in the result of a recall: "- [ATOMIC 0.9 2026-11-26 its-id] …". */
 const MEMORY = /^- \[[A-Z]+ [\d.]+ \S+ (\S+)\]/gm;
 
-/** Return what was done as the parts of one line: "Searched 8 documents · recalled 1 memory · 0.3 s". */
+/** Return the steps as the parts of one line: "Searched 8 documents · recalled 1 memory · 0.3 s". */
 function stepsParts(shown) {
   const calls = shown.filter(({ item }) => item.kind === "call");
   const of = (test) => calls.filter(({ item }) => test(item.name));
@@ -522,7 +523,7 @@ function stepsParts(shown) {
   return parts;
 }
 
-/** Return how long calls took together. Calls of one step run at the same time, so the longest of them counts. */
+/** Return the total duration of calls. Calls of one step run at the same time, so only the longest of them counts. */
 function durationOf(calls) {
   const longest = new Map();
   for (const { item } of calls)
@@ -530,7 +531,7 @@ function durationOf(calls) {
   return [...longest.values()].reduce((sum, duration) => sum + duration, 0);
 }
 
-/** Words for a person of why a turn failed. */
+/** Return the reason why a turn failed, in words for the user. */
 function failureText(error) {
   const key = `chat.failed.${error.code}`;
   return hasWords(key) ? t(key) : (error.message ?? t("chat.failedUnknown"));
@@ -556,7 +557,7 @@ function stored() {
   };
 }
 
-/** Return the shown items with a key each. The hits of a search belong to its call. */
+/** Return the shown items, each with a key. The hits of a search are added to its call. */
 function grouped(items, view) {
   const shown = [];
   const counts = {};
@@ -579,7 +580,7 @@ function grouped(items, view) {
       }
     }
     const count = (counts[item.kind] = (counts[item.kind] ?? 0) + 1);
-    // keyed by their place among their kind, so that a stored answer takes the place of the streamed one
+    // The key is the position among items of the same kind, so that a stored item replaces the streamed one.
     const key =
       item.kind === "call" ? `call:${item.id}` : `${item.kind}:${count}:${item.html === undefined ? "live" : "html"}`;
     shown.push({ key, item, hits: null });
@@ -587,7 +588,7 @@ function grouped(items, view) {
   return shown;
 }
 
-/** Return what an answer took, as names and values. A model that is none has no tokens. */
+/** Return the cost and duration of an answer as names and values. Tokens are shown only if a model wrote the answer. */
 function factsOf({ usage, cost, timings, model, messageAt }) {
   const isModel = usage?.inputTokens > 0 && !model?.startsWith("extractive");
   return [
@@ -607,7 +608,7 @@ function costText({ amount, currency, unpricedCalls }) {
   return unpricedCalls ? t("chat.costUnpriced", { cost, count: unpricedCalls }) : cost;
 }
 
-/** The question of a turn. `update({content, images, attachments, messageId})`. */
+/** The question of a turn. `update({content, images, attachments, messageId})` draws it. */
 export class QuestionPart {
   constructor(around) {
     this.around = around;
@@ -747,7 +748,7 @@ export class QuestionPart {
   }
 }
 
-/** Return a stored answer as a view: the same shape that streaming makes. */
+/** Return a stored answer as a view with the same shape as a streamed one. */
 export function viewOfMessage(message) {
   const items = [];
   const calls = new Map();
@@ -833,8 +834,8 @@ function readResult(block, references) {
   return { text: texts.join("\n"), hits, images };
 }
 
-/** Return a stored passage as a hit. Its title reads "leave.md › Leave › Rest (p. 2; passage 3 of 9)"; of a passage that
- * the answer cites, the reference tells where it can be opened. */
+/** Return a stored passage as a hit. Its title is parsed, for example "leave.md › Leave › Rest (p. 2; passage 3 of 9)".
+ * If the answer cites the passage, the hit gets the id of the cited chunk, so that it can be opened. */
 function storedHit(id, { title, source, content }, references) {
   const sentences = (content ?? []).map((part) => part.text);
   const snippet = sentences.reduce(
@@ -856,14 +857,14 @@ function storedHit(id, { title, source, content }, references) {
   return { id, name, headingPath, page, snippet, documentId: source, chunkId: cited?.chunkId ?? null };
 }
 
-/** Return where in its document a reference is: page, heading, rows. */
+/** Return the place of a reference in its document: page, heading and rows. */
 function placeOf({ page, cells, ...reference }, view) {
   return [page && t("chat.page", { page }), headingOf(reference, view), cells?.replace(/^.*!/, "")]
     .filter(Boolean)
     .join(", ");
 }
 
-/** Return the heading above a cited passage, as the search found it; "" without one. */
+/** Return the heading above a cited passage from the hits of the search, or "". */
 export function headingOf({ documentId, chunkId, citedText }, view) {
   const cited = folded(citedText);
   for (const item of view.items) {
@@ -883,7 +884,7 @@ const shortened = (text) => (text.length > 60 ? `${text.slice(0, 59).trimEnd()}�
 /** Return the beginning of a quote, for a passage without a heading. */
 const quoted = (text) => (text.length > 60 ? `“${text.slice(0, 59).trimEnd()}…”` : `“${text.trim()}”`);
 
-/** The date of a cited document, and a mark if the day of its review has passed. */
+/** Return the date of a cited document, and a mark if its review date has passed. */
 function agesOf({ documentDate, reviewBy }) {
   const isOverdue = reviewBy && reviewBy < new Date().toISOString().slice(0, 10);
   return [

@@ -1,4 +1,4 @@
-// What a turn asks a person: the approval of a call, a form, something to be done at an address, a question.
+// The questions of a turn for a person: the approval of a call, a form, an action at an address, or a question.
 
 import { h, replace } from "../dom.js";
 import { errorText, inWords, loadErrorTexts, loadSentences } from "../errors/text.js";
@@ -8,8 +8,11 @@ import { badge, button, checkbox, field, input, notice, select, textarea, toastE
 
 await loadSentences();
 
-/** The card of a wait: `update(wait)` where wait is as the reducer has it; `answer(wait, action, content)` sends.
- * `mayAllowAlways`: whether the person may decide that a tool needs no approval in this domain. */
+/** The card of a wait. `update(wait)` draws it; `wait` has the shape that the reducer of `stream.js` defines.
+ *
+ * - `answer(wait, action, content)`: sends the answer
+ * - `mayAnswer(wait)`: whether the user may answer
+ * - `mayAllowAlways`: whether the user may decide that a tool needs no approval in this domain */
 export class WaitCard {
   constructor(answer, mayAnswer, mayAllowAlways = false) {
     this.answer = answer;
@@ -185,13 +188,13 @@ export class WaitCard {
     ];
   }
 
-  /** Approve the call, and further calls of its tool in the conversation or in the domain. */
+  /** Approve the call, and later calls of its tool in the conversation or in the domain. */
   async #approveIn(scope, read, send) {
     let chosen;
     try {
       chosen = read();
     } catch {
-      return; // the field shows why
+      return; // the field shows the error
     }
     await send({ ...chosen, scope });
   }
@@ -265,7 +268,8 @@ export class WaitCard {
 const SOURCES = new Set(["delegate", "description", "document", "memory", "tool"]);
 const ICONS = { approval: "shield", form: "list", url: "key", question: "chat", function: "wait" };
 
-/** A form made of a flat JSON schema: `{element, read()}`; `read` raises an Error where a field does not fit. */
+/** Return a form for a flat JSON schema: `{element, read()}`. `read` raises an Error if the value of a field is
+ * invalid. */
 export function schemaForm(schema) {
   const required = new Set(schema.required ?? []);
   const fields = Object.entries(schema.properties ?? {}).map(([name, property]) =>
