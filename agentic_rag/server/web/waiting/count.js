@@ -1,4 +1,4 @@
-// The number of open waits for this person. The navigation shows its link only while something waits.
+// The number of open waits for this user. The navigation shows its link only while there are open waits.
 
 import { api } from "../api.js";
 import { debounce, h } from "../dom.js";
@@ -13,7 +13,7 @@ let total = 0;
 let requests = 0;
 let isWatching = false;
 
-/** Show the number at a link of the navigation, and keep it up to date. Returns a function that takes a new number. */
+/** Show the number at a link of the navigation, and keep it up to date. Returns a function that sets a new number. */
 export function countWaits(link) {
   const mark = h("span", { class: "rail-count", hidden: true });
   link.append(mark);
@@ -26,7 +26,7 @@ export function countWaits(link) {
 async function draw(count) {
   const before = total;
   total = count;
-  if (count > 0) await loadWords("waiting"); // without a wait, no word is shown
+  if (count > 0) await loadWords("waiting"); // words are needed only if there are waits
   if (total !== count) return; // another call has drawn a newer count
   const { link, mark } = shownAt;
   mark.textContent = count > 99 ? "99+" : String(count);
@@ -41,10 +41,11 @@ async function look() {
   if (document.hidden) return;
   const request = (requests += 1);
   const page = await api("GET", "/api/waits", { query: { state: "open", pageSize: 1 }, asIs: true }).catch(() => null);
-  if (page && request === requests) await draw(page.total); // an older answer would bring back an older number
+  if (page && request === requests) await draw(page.total); // drop a response that is older than a later request
 }
 
-/** Ask at once when a conversation of this page opens or ends a wait, and from time to time for the others. */
+/** Count the waits at once when a conversation of this page opens or ends a wait. Also poll, because other
+ * conversations may have waits. */
 function watch() {
   isWatching = true;
   document.addEventListener("waits-changed", debounce(SETTLE_MS, look));

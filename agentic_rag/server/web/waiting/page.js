@@ -1,4 +1,4 @@
-// What waits for this person: questions of turns, own ones and those that admins answer.
+// The open waits for this user: questions of their own turns, and those that admins answer.
 
 import { api } from "../api.js";
 import { WaitCard } from "../chat/waits.js";
@@ -13,7 +13,7 @@ const LOOK_SECONDS = 5;
 const AT_ONCE = 100;
 
 export async function show(main, { app }) {
-  await loadWords("chat"); // the card of a wait is the conversation's own
+  await loadWords("chat"); // the cards are those of the chat
   app.setTitle(t("waiting.title"));
   const list = h("div", { class: "stack" });
   const none = emptyState(t("waiting.nothing"), t("waiting.nothingText"), { icon: "check" });
@@ -30,7 +30,7 @@ export async function show(main, { app }) {
   const load = () => api("GET", WAITS, { query: { state: "open", pageSize: AT_ONCE } });
 
   function draw({ items, total }) {
-    // a card may have a form that a person fills in, so only added and removed waits change the list
+    // A card may have a form that the user is filling in, so only added and removed waits change the list.
     const open = new Set(items.map((item) => item.id));
     for (const [id, card] of cards) {
       if (open.has(id)) continue;
@@ -68,7 +68,7 @@ function waitItem(app, wait, domain, look) {
   const administers = app.can(wait.domainId, "admin");
   const card = new WaitCard(answer, () => !forAdmins || administers);
   card.update({ ...wait, waitId: wait.id });
-  const isOwn = !forAdmins || !administers; // what waits for admins elsewhere is shown to them alone
+  const isOwn = !forAdmins || !administers; // users who are not admins get a wait for admins only if it is their own
   const place = `#/chat/${encodeURIComponent(wait.domainId)}/${encodeURIComponent(wait.conversationId)}`;
   return h(
     "article",
