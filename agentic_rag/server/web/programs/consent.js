@@ -1,5 +1,5 @@
-// Where a person permits a program, such as Claude, to use a domain over MCP. The program's name and addresses come
-// from the program, so they are shown as text, beside the host that receives the permission.
+// The page on which a user permits a program, such as Claude, to use a domain over MCP. The program sends its name and
+// addresses, so they are shown as plain text, beside the host that receives the permission.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";

@@ -1,4 +1,5 @@
-// The programs that the signed-in person has permitted to use a domain over MCP: a list, from which each can be ended.
+// The programs that the signed-in user has permitted to use a domain over MCP: a list in which the user can revoke each
+// permission.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
