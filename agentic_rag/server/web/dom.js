@@ -89,7 +89,7 @@ export function newId(prefix = "e") {
   return `${prefix}-${ids}`;
 }
 
-/** Return a function that requests a call of `draw`. Several requests within a frame cause one call. */
+/** Return a function that schedules `draw` for the next frame. Several calls within a frame schedule it once. */
 export function oncePerFrame(draw) {
   let asked = 0;
   const run = () => {
@@ -108,7 +108,7 @@ export function oncePerFrame(draw) {
   return ask;
 }
 
-/** Return a function that calls another one once it has not been called for the given number of milliseconds. */
+/** Return a debounced function: `call` runs when the last call was the given number of milliseconds ago. */
 export function debounce(milliseconds, call) {
   let timer = 0;
   const later = (...values) => {

@@ -12,8 +12,8 @@ let ended = false;
 const nameOf = (key) => `${PREFIX}${encodeURIComponent(owner)}/${key}`;
 
 /** Return the draft of a key, such as `chat:conv_…`: `read()`, `write(value)` and `clear()`. A value is text or any
- * other JSON; writing "" or null deletes the draft. If the browser has no storage, only the drafts are lost with the
- * page. */
+ * other JSON; writing "" or null deletes the draft. In a browser without storage, drafts are lost with the page, and
+ * nothing else fails. */
 export function draft(key) {
   const name = nameOf(key);
   return {

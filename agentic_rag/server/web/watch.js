@@ -48,9 +48,9 @@ export async function watch(load, draw, { seconds = 5, onerror = () => {} } = {}
   return end;
 }
 
-/** Draw an element's content again, and keep the focus on the control with the same name. Without such a control, the
- * focus moves to the control at the same position. Of several, the nearest one gets the focus: if a new row appears
- * above, the focus must not move to the same button of another row. */
+/** Draw an element's content again, and keep the focus on the control with the same name. If several controls have the
+ * name, the nearest one gets the focus: a new row above must not move it to the same button of another row. If no
+ * control has the name, the one at the same position gets the focus. */
 export function keepFocus(element, draw) {
   const controls = () => [...element.querySelectorAll(FOCUSABLE)];
   const at = controls().indexOf(document.activeElement);
