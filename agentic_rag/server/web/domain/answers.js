@@ -1,4 +1,4 @@
-// The searches of real answers: what each found and weighed.
+// The searches that were made for answers: a list, and the passages and scores of one search.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -83,7 +83,7 @@ export async function show(panel, { domain, rest, app, place }) {
     );
   }
 
-  /** A way to the conversation, where it is the reader's own. */
+  /** Return a link to the conversation of a search, or a note if the conversation belongs to another user. */
   async function conversationLink({ conversationId }) {
     if (!conversationId) return null;
     try {

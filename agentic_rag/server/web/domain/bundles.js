@@ -1,5 +1,5 @@
-// A domain as one file: taken away, or brought in, over a domain or as a new one. What an import would do is shown
-// first.
+// The export of a domain to one file (a bundle), and the import of a bundle: over an existing domain or as a new one.
+// Before an import, the dialog shows the changes that it would make.
 
 import { api, asQuery } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -7,7 +7,7 @@ import { loadWords, t } from "../i18n.js";
 import { button, checkbox, field, input, notice, openDialog, progress, toastError } from "../ui.js";
 import { reportView } from "./import-report.js";
 
-/** Offer a domain as a file. */
+/** Open the dialog that downloads a domain as a bundle. Resolves when the dialog is closed. */
 export async function openExport(domain) {
   await loadWords("bundles");
   const memories = field(t("bundles.memories"), checkbox({}), { inline: true, hint: t("bundles.memoriesHint") });
@@ -28,8 +28,10 @@ export async function openExport(domain) {
   }).closed;
 }
 
-/** Take a bundle: over a domain, or as a new one where `domain` is null. Resolves, once the dialog is closed, to the
- * report of what was imported, or to null. */
+/** Open the dialog that imports a bundle. Resolves when the dialog is closed, to the report of the import, or to null
+ * if nothing was imported.
+ *
+ * - `domain`: the domain to import over; null to create a new one. */
 export async function openImport(domain) {
   await loadWords("bundles");
   const importing = new Import(domain);
@@ -110,7 +112,7 @@ class Import {
     return this.look().catch(toastError);
   }
 
-  /** Ask what would become of the file; nothing is changed. */
+  /** Show the changes that importing the file would make, without making them. */
   async look() {
     const report = await this.send(t("bundles.reading", { file: this.file.name }), { dryRun: true });
     if (!report) return;
@@ -147,7 +149,8 @@ class Import {
     open.focus();
   }
 
-  /** Send the file with a choice; null: it was stopped, or what is shown says why not. */
+  /** Send the file to the server. Returns the report, or null if the request was stopped, replaced by a later one, or
+   * refused. The dialog shows the reason of a refusal. */
   async send(words, { dryRun = null, bind = null }) {
     this.stop();
     const request = new AbortController();
@@ -172,7 +175,8 @@ class Import {
     }
   }
 
-  /** Which servers would get which of the domain's secrets: to be said, not to be read over. */
+  /** Return a warning that lists the servers that would get secrets of the domain, and a button that confirms the
+   * import. It is prominent, so that the user does not overlook it. */
   question(servers) {
     const line = ({ server, target, secrets }) =>
       h("li", { class: "wrap", dir: "auto" }, t("bundles.bindWhat", { server, target, secrets: secrets.join(", ") }));

@@ -1,4 +1,5 @@
-// The dialog of one evaluation case: its questions, what the answer must meet, and for a draft where it came from.
+// The dialog of an evaluation case: its questions, the expectations for the answer, and the answer that a drafted case
+// comes from.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -11,7 +12,7 @@ const lines = (text) =>
     .map((line) => line.trim())
     .filter(Boolean);
 
-/** A line of "contains": a text, alternatives with |, or a number such as =900±5 m³/h. */
+/** Parse a line of the field `contains`: a text, alternatives separated by |, or a number such as =900±5 m³/h. */
 function readContained(line) {
   const number = /^=\s*(-?\d+(?:\.\d+)?)(?:\s*±\s*(\d+(?:\.\d+)?))?\s*(.*)$/.exec(line);
   if (number)
@@ -33,8 +34,10 @@ function writeContained(expected) {
   return `=${expected.number}${expected.tolerance ? `±${expected.tolerance}` : ""}${expected.unit ? ` ${expected.unit}` : ""}`;
 }
 
-/** Open a case, or a new one where `stored` is null; return whether something was saved. `start`: the first content of a
- * new case. */
+/** Open the dialog of a case. Resolves to whether a case was saved or deleted.
+ *
+ * - `stored`: the case; null for a new one.
+ * - `start`: the initial content of a new case. */
 export async function openCase(base, domain, stored, start = {}) {
   const expect = stored?.expect ?? {};
   const [cited = {}] = expect.cites ?? [];
@@ -216,7 +219,7 @@ export async function openCase(base, domain, stored, start = {}) {
     ],
     actions: (close) => [remove, button(t("shell.cancel"), { onclick: () => close(false) }), save],
   });
-  /** The fields by the start of the path that an error of the server names; the first that fits is meant. */
+  /** The fields, by the beginning of the path in an error of the server. The first entry that matches is used. */
   const FIELDS = [
     ["expect.cites.0.section", section],
     ["expect.cites.0.page", page],

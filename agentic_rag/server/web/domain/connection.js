@@ -1,4 +1,4 @@
-// A connection to an MCP server: its state, what it lists, and the end of its log.
+// The view of a connection to an MCP server: its state, its tools, and the end of its log.
 
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
@@ -17,10 +17,10 @@ export const stateBadge = (state) => badge(t(`servers.state.${state}`), STATES[s
 
 const RULES = { allow: "allow", ask: "ask", "ask-admin": "askAdmin", deny: "deny" };
 
-/** A rule in words; an empty one: the domain's other rules decide. */
+/** Return a rule in words. If it is empty, the other rules of the domain decide. */
 export const ruleName = (rule) => t(`servers.rule.${RULES[rule] ?? "none"}`);
 
-/** The choice of what happens when a model calls a tool. `rules`: `{of(tool), set(tool, rule)}`. */
+/** Return the control that sets the rule for calls of a tool. `rules`: `{of(tool), set(tool, rule)}`. */
 function ruleOf(tool, rules) {
   const options = [["", ruleName("")], ...Object.keys(RULES).map((rule) => [rule, ruleName(rule)])];
   const control = select(options, {
@@ -31,7 +31,7 @@ function ruleOf(tool, rules) {
   return control;
 }
 
-/** What a server lists, and the end of its log; with `rules`, each tool has its switch. */
+/** Return the view of a connection. With `rules`, the user can set the rule of each tool. */
 export function connectionView({ state, reason, protocol, tools, log, droppedTools = [] }, rules = null) {
   return [
     h("p", { class: "row" }, stateBadge(state), protocol && h("span", { class: "faint small mono" }, protocol)),

@@ -6,8 +6,9 @@ import { draft } from "../drafts.js";
 import { loadWords, t } from "../i18n.js";
 import { button, field, input, openDialog, textarea, toastError } from "../ui.js";
 
-/** Ask for the new domain, create it, and go to its documents, or to the conversation that drafts its role. Typed text
- * is kept until the domain exists. Resolves to the domain, or to undefined if the dialog was closed. */
+/** Ask for a new domain, create it, and open its documents. If the user described the domain, open the conversation
+ * that drafts its role instead. The text that the user types is kept as a draft until the domain exists. Resolves to
+ * the domain, or to undefined if the user closed the dialog. */
 export async function createDomain(app) {
   await loadWords("domain");
   const typed = draft("domain.new");

@@ -1,4 +1,4 @@
-// Differences as the server tells them, of values by path and of texts by line; and where a thing's history stands.
+// Views of the differences that the server reports (of values by path and of texts by line), and links to a history.
 
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
@@ -7,11 +7,14 @@ import { unifiedView } from "./lines-diff.js";
 
 const LONG = 200;
 
-/** The address of the history of one thing; `subject`: as the API names it. */
+/** Return the address of the history of one item. `subject`: the name of the item in the API. */
 export const historyOf = (domainId, kind, subject) =>
   ["#/domains", ...[domainId, "history", kind, subject].map(encodeURIComponent)].join("/");
 
-/** Return what differs: `changes` are `{path, before, after}`, `lines` a unified difference of texts. */
+/** Return the view of a difference.
+ *
+ * - `changes`: a list of `{path, before, after}`.
+ * - `lines`: a unified diff of texts. */
 export function differenceView({ changes = [], lines }) {
   if (lines) return unifiedView(lines);
   if (!changes.length) return h("p", { class: "soft" }, t("domain.noDifference"));
@@ -23,7 +26,7 @@ export function differenceView({ changes = [], lines }) {
   return table(t("domain.difference"), columns, changes);
 }
 
-/** A long value scrolls in its cell, by keyboard too. */
+/** Return the view of a value. A long value scrolls in its cell and can be focused, so that the keyboard scrolls it. */
 function valueView(value, label) {
   if (value === null || value === undefined) return h("span", { class: "faint" }, "—");
   const text = typeof value === "string" && value ? value : JSON.stringify(value, null, 2);

@@ -1,4 +1,4 @@
-// A document as it is searched: its passages in order, with their places.
+// The dialog of a document: its facts, and its passages in order, as the search finds them.
 
 import { api } from "../api.js";
 import { h } from "../dom.js";
@@ -9,8 +9,10 @@ import { labelsIn } from "./settings-fields.js";
 
 const AT_ONCE = 50;
 
-/** Open a document beside the page. `chunkId`: the passage that is marked. `onchange(item)` follows a change of its
- * labels or dates; without it, they are only shown. */
+/** Open a document in a dialog beside the page.
+ *
+ * - `chunkId`: the passage to highlight.
+ * - `onchange(item)`: called when the user has changed labels or dates. Without it, the dialog only shows them. */
 export function openDocument(domainId, item, { chunkId, onchange } = {}) {
   const base = `/api/domains/${encodeURIComponent(domainId)}/documents/${item.id}`;
   const passages = h("div", { class: "stack" });
@@ -61,7 +63,7 @@ export function openDocument(domainId, item, { chunkId, onchange } = {}) {
   return dialog;
 }
 
-/** A form for the labels and dates of a document. */
+/** Return the form for the labels and dates of a document. */
 function factsForm(base, item, onchange) {
   const labels = field(
     t("documents.labels"),
@@ -94,11 +96,11 @@ function factsForm(base, item, onchange) {
   );
 }
 
-/** Badges for the labels of a document: its own and those of folder rules. */
+/** Return badges for the labels of a document: its own labels and those of folder rules. */
 export const labelBadges = (item) =>
   [...new Set([...(item.labels ?? []), ...(item.folderLabels ?? [])])].map((label) => badge(label));
 
-/** A passage with its place. `marked` highlights it. */
+/** Return the view of a passage with its place. `marked`: whether to highlight it. */
 export function passage(chunk, marked = false) {
   const place = [chunk.page && t("documents.page", { page: chunk.page }), chunk.cells, ...chunk.headingPath].filter(
     Boolean,

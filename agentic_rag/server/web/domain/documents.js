@@ -1,4 +1,4 @@
-// The documents of a domain: sending files, the stage of each document, and the remedy for each that failed.
+// The documents of a domain: the upload of files, the stage of each document, and the remedy for each that failed.
 
 import { api, asQuery } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -27,8 +27,12 @@ const POLL_MS = 1200;
 const SHOWN_AT_ONCE = 200;
 const FILTERS = ["all", "failed", "working"];
 
-/** What helps with a failed document, by the code of its error. `retry`: trying again can help; `words`: the advice. An
- * error with another code is the server's: trying again can help, and a new file cannot. */
+/** The remedies for a failed document, by the code of its error. With any other code, the failure is the server's:
+ * trying again can help, and a new file cannot.
+ *
+ * - `words`: the key of the advice.
+ * - `replace`: whether a new file can help.
+ * - `retry`: whether trying again can help. */
 const REMEDIES = {
   DOCUMENT_BROKEN: { words: "broken", replace: true },
   DOCUMENT_EMPTY: { words: "empty", replace: true },
@@ -47,7 +51,7 @@ export async function show(panel, { domain, rest, app, place }) {
   let documents = [];
   let loads = 0;
   let isDrawnLate = false;
-  const replaced = new Set(); // by a file of another kind
+  const replaced = new Set(); // ids of documents that a file of another kind has replaced
   let shownCount = SHOWN_AT_ONCE;
   let filter = "all";
   let timer = 0;
@@ -78,8 +82,10 @@ export async function show(panel, { domain, rest, app, place }) {
   replace(panel, h("div", { class: "stack" }, files && files.elements, sending, refused, tools, list, model));
   showModel(model);
 
-  /** Show the buttons that add files beside the title, or in the middle while there is no document. */
+  /** Whether `describe` was last called with documents. Null: it was not called yet. */
   let isDescribed = null;
+  /** Show a text below the title, and beside it the sources and, if there are documents (`any`), the buttons that add
+   * files. An empty list shows those buttons itself. */
   function describe(any) {
     if (isDescribed === any) return;
     isDescribed = any;
@@ -97,7 +103,7 @@ export async function show(panel, { domain, rest, app, place }) {
   };
 
   function draw() {
-    // an open menu must not vanish under the pointer: the list is drawn once it closes
+    // Drawing now would remove an open menu under the pointer, so the list is drawn when the menu closes.
     isDrawnLate = list.querySelector(".menu:popover-open") !== null;
     if (isDrawnLate) return;
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
@@ -211,8 +217,8 @@ export async function show(panel, { domain, rest, app, place }) {
     );
   }
 
-  /** Load the documents. An answer that comes after a later request was sent changes nothing: it lacks what was done in
-   * between, such as an upload. */
+  /** Load the documents. A response is ignored if a later request was sent, because it may lack changes made since,
+   * such as an upload. */
   async function load() {
     clearTimeout(timer);
     const request = (loads += 1);
@@ -238,11 +244,11 @@ export async function show(panel, { domain, rest, app, place }) {
         if (!error.isOffline) toastError(error);
       }
     }
-    clearTimeout(timer); // of another poll that ended meanwhile
+    clearTimeout(timer); // another poll may have set it meanwhile
     if (!left && documents.some(isWorking)) timer = setTimeout(poll, POLL_MS);
   }
 
-  /** Send files. Returns the documents that the server accepted. */
+  /** Upload files. Returns the documents that the server accepted. */
   async function send(files, { replace: isReplacing = false } = {}) {
     if (!files.length) return [];
     const stop = new AbortController();
@@ -278,8 +284,8 @@ export async function show(panel, { domain, rest, app, place }) {
     return accepted;
   }
 
-  /** Replace the file of a document. A file of another kind is a new document; it replaces the old one once the server
-   * has accepted it. */
+  /** Replace the file of a document. A file of another kind becomes a new document. Once the server has accepted it,
+   * the old document is deleted. */
   async function replaceFile(item) {
     const file = await chooseFile();
     if (!file) return;
@@ -289,7 +295,7 @@ export async function show(panel, { domain, rest, app, place }) {
     if (!accepted || isSameKind || accepted.id === item.id) return;
     replaced.add(item.id);
     await api("DELETE", addressOf(item)).catch((error) => {
-      if (error.status !== 404) throw error; // the server had removed it
+      if (error.status !== 404) throw error; // it is already deleted
     });
     await poll();
   }
@@ -325,7 +331,7 @@ export async function show(panel, { domain, rest, app, place }) {
       await api("DELETE", addressOf(item));
       await poll();
     };
-    // who has left and come back sees another list than this one
+    // If the user has left this section and come back, the page shows a newer list than this one.
     const undo = () => (left ? place.reload() : draw());
     doLater(t("documents.deleted", { name: item.name }), { act, undo, address: addressOf(item) });
     draw();
@@ -334,7 +340,8 @@ export async function show(panel, { domain, rest, app, place }) {
   const changed = (item) => {
     documents = documents.map((shown) => (shown.id === item.id ? item : shown));
     draw();
-    poll(); // a request that was sent before the change would bring back what it was
+    // If a request was sent before the change, its response has the old values. This poll makes `load` ignore it.
+    poll();
   };
   const open = (item, chunkId) => openDocument(domain.id, item, { chunkId, onchange: mayChange ? changed : undefined });
 
@@ -361,7 +368,7 @@ export async function show(panel, { domain, rest, app, place }) {
   };
 }
 
-// the model that searches now, and how much of a passage it reads at once
+// Show the model that the search uses now, and how many tokens of a passage it reads at once.
 async function showModel(line) {
   const { embedder } = await api("GET", "/api/health").catch(() => ({}));
   if (!embedder?.name) return;
@@ -373,15 +380,15 @@ async function showModel(line) {
 
 const isWorking = (item) => !["indexed", "failed"].includes(item.status) || item.denseState === "pending";
 
-/** Failed documents stand first, then those in progress. */
+/** Return the rank of a document in the list: failed documents come first, then those in progress. */
 const urgency = (item) => (item.status === "failed" ? 0 : isWorking(item) ? 1 : 2);
 
 const endingOf = (name) => name.toLowerCase().match(/\.[^.]*$/)?.[0] ?? "";
 
-/** Whether the file could not be read. Other failures happened while the text was indexed. */
+/** Return whether the file of a document could not be read. Other failures happened while the text was indexed. */
 const isUnread = (item) => item.status === "failed" && (item.error?.code ?? "").startsWith("DOCUMENT_");
 
-/** Return the word for the stage of a document, and how far reading and indexing are, each from 0 to 1. */
+/** Return the stage of a document: its word and kind, and the progress of reading and of indexing, each from 0 to 1. */
 function stageOf(item) {
   const { scanned = 0, scans, chunks = 0, of } = item.progress;
   if (item.status === "failed")
@@ -414,8 +421,8 @@ function stageOf(item) {
   return { word: t(`documents.state.${item.status}`), kind: "run", read: 0.9, index: 0 };
 }
 
-/** Show the stage of a document: an icon, a word, and the progress of upload, reading and indexing until all are
- * done. */
+/** Return the view of a document's stage: an icon, a word, and, until the document is indexed, the progress of upload,
+ * reading and indexing. */
 function stageView(item) {
   const { word, kind, read, index } = stageOf(item);
   const sign =
@@ -452,7 +459,7 @@ function noteView(item, remedy) {
   if (remedy) {
     const error = item.error ?? {};
     const text = errorText(error);
-    // The server's own text names the file, which the row does already, and says what helps.
+    // The server's text already has advice. It begins with the name of the file, which the row shows anyway.
     const hasAdvice = text === error.message && text.startsWith('"');
     return [
       line(asSentence(text.replace(/^".{1,210}?" was not read: /, "")), true),
@@ -470,7 +477,7 @@ function noteView(item, remedy) {
   ];
 }
 
-/** Return how many passages have a context line, and why others have none. */
+/** Return how many passages have a context line, and why the others have none. */
 function linesText(lines) {
   if (!lines) return "";
   const { made: count, of, failed, reason } = lines;
@@ -482,7 +489,7 @@ function linesText(lines) {
   return reason ? `${summary}: ${reason}` : summary;
 }
 
-/** Ask for one file; resolves to undefined if none is chosen. */
+/** Ask for one file. Resolves to undefined if the user chooses none. */
 function chooseFile() {
   return new Promise((resolve) => {
     const chooser = h("input", { type: "file" });
@@ -492,8 +499,8 @@ function chooseFile() {
   });
 }
 
-/** Let people add files: with buttons, or by dropping files anywhere on the section. Returns the hidden inputs and a
- * function that makes the buttons. */
+/** Let the user add files with buttons, or by dropping files anywhere on the section. Returns `elements`, the hidden
+ * inputs, and `buttons()`, which makes the buttons. */
 function fileInputs(panel, take) {
   const files = h("input", {
     type: "file",
@@ -510,7 +517,7 @@ function fileInputs(panel, take) {
     tabindex: -1,
     "aria-hidden": "true",
   });
-  // without the list, the picker offers every file, and the server says which it does not read
+  // Without the list of formats, the file picker offers every file, and the server refuses those that it cannot read.
   api("GET", "/api/document-formats").then(
     ({ items }) =>
       (files.accept = items

@@ -1,4 +1,4 @@
-// The evaluation of a domain: its cases and runs, two runs compared, and the drafts of cases and changes.
+// The evaluation of a domain: its cases and runs, a comparison of two runs, and the drafts of cases and changes.
 
 import { api, apiFile } from "../api.js";
 import { h, replace, svg } from "../dom.js";
@@ -28,7 +28,7 @@ const RUNS = 60;
 const SHOWN = 30;
 const SCORING = ["planned", "waiting", "stopping"];
 const ENDED = ["done", "stopped", "failed"];
-/** Return whether a run, or the batch that scores its answers, is under way. */
+/** Return whether a run, or the batch that scores its answers, is in progress. */
 const isUnderWay = (run) => !ENDED.includes(run.state) || SCORING.includes(run.scoring);
 const GLYPHS = { passed: "check", failed: "alert", gone: "minus", unknown: "info", unchecked: "minus", none: "minus" };
 const KINDS = { passed: "ok", failed: "bad", gone: "off", unknown: "wait", unchecked: "off", none: "off" };
@@ -75,7 +75,7 @@ export async function show(panel, { domain, rest, app, place }) {
     });
   }
 
-  /** Load what is shown again after an action: another view than that of the action, if the reader went on meanwhile. */
+  /** Load the current view again after an action. This may be another view if the user has changed it since. */
   const redraw = () => (left ? undefined : draw(shown));
 
   // -- cases and runs ----------------------------------------------------------------------------------------
@@ -145,8 +145,8 @@ export async function show(panel, { domain, rest, app, place }) {
     });
   }
 
-  // The summary was loaded before the runs, so a run may have ended in between. It still knows a run that the newest
-  // runs of drafts pushed out of the list.
+  // `summary` was loaded before `runs`, so a run in `runs` may have ended since. Only `summary` has the last run if
+  // newer runs of drafts have displaced it from `runs`.
   function verdictOf(runs, summary) {
     const last = (tier) => runs.find((run) => run.tier === tier && !run.draftId && run.endedAt) ?? summary[tier];
     const answers = last("answers");
@@ -187,7 +187,7 @@ export async function show(panel, { domain, rest, app, place }) {
       try {
         if (!document.hidden) latest = await api("GET", `${base}/runs/${run.id}`);
       } catch (error) {
-        if (!error.isOffline) throw error; // a server that is away is asked again
+        if (!error.isOffline) throw error; // if the server is unreachable, try again
       }
       tell(latest);
     }
@@ -362,7 +362,7 @@ export async function show(panel, { domain, rest, app, place }) {
     });
   }
 
-  /** The state of the batch that scores a run's answers, with a button that stops it. */
+  /** Return the state of the batch that scores a run's answers, with a button that stops it. */
   function scoringLine(run) {
     const words = h("span", { role: "status" }, t(`evaluation.scoring.${run.scoring}`));
     const stop = button(t("evaluation.stop"), {
@@ -589,7 +589,8 @@ function state({ outcome, reason }) {
   );
 }
 
-/** What a result is based on: the answer or the passages found, then each expectation with whether it was met. */
+/** Return the view of a result: the answer, its evidence (citations or passages found), and whether each expectation
+ * was met. */
 function side(result) {
   const { answer, passages = [], citations = [], scores = {} } = result.observed;
   const evidence = answer === undefined ? passages : citations;
@@ -648,7 +649,7 @@ function check({ kind, expected, passed, found: observed }) {
   return !passed && observed ? t("evaluation.checkFound", { said: words, found: observed }) : words;
 }
 
-/** What a case expects, in a few words. */
+/** Return the expectations of a case in a few words. */
 export function expectation(expect) {
   const place = ({ document, page, section, cells }) =>
     [document, page && t("evaluation.page", { page }), section, cells].filter(Boolean).join(", ");
@@ -676,7 +677,8 @@ export function expectation(expect) {
     .join(" · ");
 }
 
-/** The share of cases as expected over time, a line for each tier; held and warned changes are marked below. */
+/** Return a chart of the share of passed cases over time, with a line for each tier. Held and warned changes are marked
+ * below the lines. */
 function chart(runs, changes) {
   const [width, height, top, foot] = [880, 150, 24, 44];
   const times = runs.map((run) => Date.parse(run.createdAt));

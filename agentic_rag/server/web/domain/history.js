@@ -1,4 +1,5 @@
-// What was changed in a domain, by whom, and back to what it was. Which kinds a reader sees is the server's to say.
+// The history of a domain: each change, its author, and a button that restores an earlier state. The server decides
+// which kinds of changes the user can read.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -15,7 +16,7 @@ export async function show(panel, { domain, rest, app, place }) {
   let left = false;
   const kinds = app.can(domain.id, "admin") ? KINDS : FOR_AUTHORS;
 
-  /** The questions of the evaluation cases, by the id under which the history has them. */
+  /** The last question of each evaluation case, by the id that the history has for the case. */
   let questions = null;
   const readQuestions = async () =>
     new Map((await api("GET", `${base}/evaluation/cases`)).items.map(({ id, questions }) => [id, questions.at(-1)]));
@@ -26,7 +27,7 @@ export async function show(panel, { domain, rest, app, place }) {
   const nameOf = ({ kind, subject }) =>
     (kind === "case" && questions?.get(subject)) || subject || t(`history.kind.${kind}`);
 
-  /** `parts`: a number, or a kind and a subject, each of which may be missing. */
+  /** Draw a change or the list of changes. `parts`: the number of a change, or a kind and a subject, both optional. */
   async function draw(parts = []) {
     const [first, subject = null] = parts;
     if (/^\d+$/.test(first ?? "")) await drawChange(first);
@@ -118,7 +119,7 @@ export async function show(panel, { domain, rest, app, place }) {
     );
   }
 
-  /** A change, the newest one of the same thing, and how this differs from that: what restoring would do. */
+  /** Load a change, the newest change of the same item, and the difference that a restore would make. */
   async function readChange(n) {
     const change = await api("GET", `${base}/history/${n}`);
     await nameCases([change]);
@@ -174,7 +175,7 @@ export async function show(panel, { domain, rest, app, place }) {
   const part = (title, content) =>
     h("section", { class: "stack-small", "aria-label": title }, h("h3", {}, title), content);
 
-  /** Restore a change; taking that back restores what was there before, which the history has, too. */
+  /** Restore the item to its state after a change. The undo restores the state before, which is in the history, too. */
   async function restore(change) {
     const before = await newestOf(change);
     await api("POST", `${base}/history/${change.n}/restore`);
@@ -186,7 +187,7 @@ export async function show(panel, { domain, rest, app, place }) {
     await settled(change);
   }
 
-  /** What is shown here follows what was restored; a reader who has gone on is left where they are. */
+  /** Update the page after a restore. If the user has left the section, only load the list of domains again. */
   async function settled({ kind }) {
     if (left) return void (await app.domains({ again: true }));
     if (kind === "settings") place.changed(await api("GET", base));
@@ -198,7 +199,7 @@ export async function show(panel, { domain, rest, app, place }) {
   return { update: draw, leave: () => (left = true) };
 }
 
-/** Who made a change, and when. */
+/** Return the author and the date of a change. */
 function madeBy({ author, at }) {
   const names = { disk: t("history.author.disk"), system: t("history.author.system"), "": t("history.author.nobody") };
   const who = Object.hasOwn(names, author) ? names[author] : author;

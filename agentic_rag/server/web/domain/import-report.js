@@ -1,4 +1,4 @@
-// What an import would change, or has changed.
+// The report of an import: the changes that it would make, or has made.
 
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
@@ -9,8 +9,8 @@ import { differenceView } from "./differences.js";
 const ACTION_KINDS = { add: "ok", change: "wait", remove: "bad" };
 const SECRET_KINDS = { set: "ok", missing: "wait", confirm: "bad" };
 
-/** Return a report as the reader needs it: what to look at first, then each difference. `onleave`: a link was
- * followed. */
+/** Return the view of a report: first the points that need attention, then each difference. `onleave()`: called when
+ * the user follows a link. */
 export function reportView(report, { onleave } = {}) {
   return [secretsView(report, onleave), withheldView(report), findingsView(report), differencesView(report)];
 }

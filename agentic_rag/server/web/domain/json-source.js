@@ -1,10 +1,13 @@
-// A reader for JSON that a person types: it returns the place of an error, and of each value.
+// A parser for JSON that a user types. It returns the place of each value and of an error.
 //
-// Pure. Places are `{start, end, line, column}`: offsets in the text, line and column from 1. A path is written as the
-// server writes it: the keys with dots between them, such as `mcpServers.github.args.1`.
+// Pure. A place is `{start, end, line, column}`: offsets in the text, and line and column counted from 1. A path is
+// written as the server writes it: the keys joined by dots, such as `mcpServers.github.args.1`.
 
-/** Read a text. Returns `{value, places, error}`: `places` maps each path to its place ("" is the whole); `error` is
- * null or `{code, line, column, start, key?}`; then `value` is undefined and `places` has what came before. */
+/** Parse a text. Returns `{value, places, error}`:
+ *
+ * - `value`: the parsed value; undefined after an error.
+ * - `places`: the place of each path, where "" is the whole text. After an error, it has the values before the error.
+ * - `error`: null, or `{code, line, column, start, key?}`. */
 export function readJson(text) {
   const reader = new Reader(text);
   try {
@@ -23,8 +26,8 @@ export function readJson(text) {
   }
 }
 
-/** Return the place that a path of the server means: of its longest beginning that is there, with or without the first
- * keys (`settings`, `mcpServers`), which a pasted text may lack. */
+/** Return the place of a path that the server sent. If the text lacks the path, return the place of the longest
+ * beginning of the path that exists. A pasted text may lack the first keys (`settings`, `mcpServers`). */
 export function placeOf(places, path) {
   const keys = path.split(".");
   for (let skip = 0; skip <= Math.min(2, keys.length); skip += 1) {

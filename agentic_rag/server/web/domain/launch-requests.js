@@ -1,4 +1,5 @@
-// What a domain asked the operator to allow, and what became of it.
+// The launch requests of a domain: the command lines that it asked the operator to allow, and the state of each
+// request.
 
 import { api } from "../api.js";
 import { h } from "../dom.js";
@@ -10,7 +11,7 @@ await loadSentences();
 
 const KINDS = { open: "wait", approved: "wait", installed: "ok", refused: "bad" };
 
-/** Return the list of a domain's requests. `onchange()` loads it again. */
+/** Return the list of a domain's requests. `onchange()`: loads the list again. */
 export function requestsView(requests, base, onchange) {
   const rows = requests.map((request) => row(request, base, onchange));
   return h(

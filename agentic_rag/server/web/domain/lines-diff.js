@@ -1,4 +1,4 @@
-// What changed between two texts, line by line.
+// The differences between two texts, line by line.
 
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
@@ -49,7 +49,10 @@ function diffMiddle(a, b) {
 
 const SIGNS = { same: " ", less: "−", more: "+" };
 
-/** Return an element that shows what changed; `before` null: all of it is new. Long runs without a change are cut. */
+/** Return an element that shows the differences between two texts. Long runs without a change are cut.
+ *
+ * - `before`: the old text; null if all of `after` is new.
+ * - `around`: how many unchanged lines to show around a change. */
 export function diffView(before, after, { around = 3 } = {}) {
   const lines = before === null ? after.split("\n").map((text) => ({ kind: "more", text })) : diffLines(before, after);
   const near = lines.map((_, at) =>
@@ -66,8 +69,8 @@ export function diffView(before, after, { around = 3 } = {}) {
 
 const KIND_OF = { " ": "same", "-": "less", "+": "more" };
 
-/** Return an element that shows a unified difference as the server makes it: what begins with none of its signs is a
- * word of the server's own about what was left out. */
+/** Return an element that shows a unified diff from the server. A line without a sign is a note of the server, for
+ * example that the rest was left out. */
 export function unifiedView(text) {
   const shown = text.split("\n").map((line) => {
     const kind = KIND_OF[line[0]];

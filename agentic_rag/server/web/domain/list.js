@@ -1,4 +1,4 @@
-// The domains there are, and making one.
+// The list of domains, with buttons that create or import one.
 
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";

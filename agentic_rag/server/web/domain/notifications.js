@@ -1,4 +1,4 @@
-// The notifications of a domain, and its schedules.
+// The notification endpoints and the schedules of a domain.
 
 import { h } from "../dom.js";
 import { t } from "../i18n.js";

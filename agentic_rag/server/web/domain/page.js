@@ -1,6 +1,6 @@
-// One domain: its name, the sections in three groups, and the section that is open. Each section is a module, loaded
-// when it is opened: `async function show(panel, {domain, rest, app, place})` may return `leave()` or `{leave,
-// update(rest)}`.
+// The page of a domain: its name, the links to its sections in three groups, and the open section. Each section is a
+// module that is loaded when the user opens the section. It exports `async function show(panel, {domain, rest, app,
+// place})`, which may return `leave()` or `{leave, update(rest)}`.
 
 import { api, lazily, loadAll } from "../api.js";
 import { h, newId, replace } from "../dom.js";
@@ -8,7 +8,10 @@ import { loadWords, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { button, checkbox, emptyState, field, input, menu, openDialog, skeleton } from "../ui.js";
 
-/** The sections in the order of the navigation. `allow`: the least grant; `words`: the sections of the languages. */
+/** The sections in the order of the navigation.
+ *
+ * - `allow`: the lowest grant that may open the section.
+ * - `words`: the sections of the languages to load. */
 const SECTIONS = [
   {
     key: "documents",
@@ -155,8 +158,8 @@ export async function show(main, { params, app }) {
     try {
       const [module] = await loadAll(chosen.load(), loadWords(...chosen.words));
       if (ownTurn !== turn) return undefined;
-      // a new element: the old one would be seen to move when the section describes itself above it, and a section that
-      // the reader has left may still draw into it
+      // The section gets a new element, because the user would see the old one move when the section adds a description
+      // above it, and because an earlier section may still draw into the old one.
       const fresh = h("div", { class: `domain-panel panel-${chosen.key}` });
       panel.replaceWith(fresh);
       panel = fresh;
@@ -184,25 +187,24 @@ export async function show(main, { params, app }) {
     return undefined;
   }
 
-  /** Return what a section gets of this page: its address, and functions that change the page around it. A section may
-   * call them late, when the reader is in another section or domain (`ownTurn` is no longer the turn): these keep their
-   * title. */
+  /** Return the functions of this page that a section gets as `place`. A section may call them late, after the user has
+   * opened another section or domain (`ownTurn` is no longer `turn`). They then leave the title unchanged. */
   function placeOf({ id }, key, ownTurn) {
     return {
       href: (...parts) =>
         ["#/domains", id, key, ...parts].map((part, at) => (at ? encodeURIComponent(part) : part)).join("/"),
-      /** Show a line below the title and buttons beside it. */
+      /** Show a text below the title and buttons beside it. */
       describe: (text, ...actions) => ownTurn === turn && drawTitle(key, text, actions),
       /** Return a link to the domain's chat, for a section that has nothing to show before the first question. */
       chatLink: () => h("a", { class: "button", href: `#/chat/${encodeURIComponent(id)}` }, t("domain.chat")),
-      /** Show the domain as it was saved. */
+      /** Show the saved domain, and load the list of domains again. */
       changed: (domain) => {
         app.domains({ again: true }).catch(() => {});
         if (shown.domain?.id !== id || !main.isConnected) return;
         shown.domain = domain;
         drawHead(domain, sectionsOf(id), asked.tab ?? "documents");
       },
-      /** Load the section again if the reader is in it, wherever in the console that was asked for. */
+      /** Load the section again, but only if the user is in it at the time of the call. */
       reload: () =>
         asked.domain === id && (asked.tab ?? "documents") === key && main.isConnected ? reload() : undefined,
     };
@@ -269,7 +271,7 @@ export async function show(main, { params, app }) {
     );
   }
 
-  /** Import a bundle over a domain, and load the section again if it is still shown. */
+  /** Import a bundle over a domain. Load the open section again if the page still shows this domain. */
   async function importOver(domain) {
     const report = await (await import("./bundles.js")).openImport(domain);
     if (!report) return;
@@ -287,7 +289,8 @@ export async function show(main, { params, app }) {
   };
 }
 
-/** The links to the sections in their groups: a column beside the section, and where that is too narrow, a popover. */
+/** Return the links to the sections in their groups. They are a column beside the section, or a popover on a narrow
+ * page. */
 function sectionLinks(domain, sections, current) {
   const address = encodeURIComponent(domain.id);
   const link = (href, name, words, attributes = {}) =>

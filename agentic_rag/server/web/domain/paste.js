@@ -1,4 +1,5 @@
-// Paste a file of MCP servers as another client keeps it: one row per server, with what it needs, and what to accept.
+// The dialog for pasting MCP servers from the file of another client. It shows a row for each server with the steps
+// that are still needed, and lets the user choose the servers to save.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -19,7 +20,11 @@ const KINDS = {
 const INSTALL_POLLS = 600;
 const INSTALL_POLL_MS = 500;
 
-/** Open the dialog. An operator (`app.user.operator`) may approve lines. Resolves to whether servers were saved. */
+/** Open the dialog. Resolves to whether servers were saved. An operator (`app.user.operator`) may approve command
+ * lines.
+ *
+ * - `onRequested()`: called when a launch request was sent or decided.
+ * - `onSecret()`: called when a secret was saved. */
 export function pasteServers(base, { app, onRequested, onSecret }) {
   const { operator } = app.user;
   const text = field(
@@ -34,7 +39,8 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
   let dialog = null;
   let checks = 0;
 
-  /** Check the document. A check that began before another one shows nothing: a value may have been saved in between. */
+  /** Check the document. A result is ignored if a later check has begun, because the user may have saved a value
+   * since. */
   async function look() {
     text.setError("");
     if (!text.control.value.trim()) return text.refuse(t("servers.pasteMissing"));
@@ -173,7 +179,7 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
     );
   }
 
-  /** Ask for a row's line; the values of its variables stay here. */
+  /** Send a launch request for the command line of a row. The values of its environment variables are not sent. */
   async function request(row) {
     const env = Object.fromEntries(Object.keys(row.entry.env ?? {}).map((name) => [name, `\${${name}}`]));
     const request = await api("POST", row.approval.request, {
@@ -188,8 +194,8 @@ export function pasteServers(base, { app, onRequested, onSecret }) {
     toast(t("servers.requested", { name: row.name }));
   }
 
-  /** Show what would run, approve exactly that, and check again once it is installed. If another tab was quicker, this
-   * one shows the reason and continues with that decision. */
+  /** Show the command line, approve exactly this line, and check the servers again once it is installed. If another tab
+   * has decided earlier, show the reason and continue with that decision. */
   async function approve(row) {
     const asked = await request(row);
     const path = `/api/launch-requests/${encodeURIComponent(asked.id)}`;

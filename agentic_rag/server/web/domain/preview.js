@@ -1,4 +1,4 @@
-// What a model is told before the first message, with the tokens of each part, as it is typed.
+// The preview of the text that a model gets before the first message, with the tokens of each part. It follows typing.
 
 import { api } from "../api.js";
 import { debounce, h, replace } from "../dom.js";
@@ -7,8 +7,8 @@ import { badge, notice, skeleton } from "../ui.js";
 
 const WAIT_MS = 350;
 
-/** Return the preview of a domain's prompt: an element with `update(draft)`, and `stop()`. `draft`: `{settings,
- * components}` that are not saved, or null. */
+/** Return the preview of a domain's prompt: an element with `update(draft)` and `stop()`. `draft`: `{settings,
+ * components}` with unsaved changes, or null. */
 export function promptPreview(domainId) {
   const address = `/api/domains/${encodeURIComponent(domainId)}/effective-prompt`;
   const body = h("div", { class: "stack-small" }, skeleton());
@@ -29,7 +29,7 @@ export function promptPreview(domainId) {
     const { signal } = asking;
     element.setAttribute("aria-busy", "true");
     try {
-      // without a draft, this is what is stored: what later drafts are compared with
+      // Without a draft, the response is for the stored prompt. Later drafts are compared with it.
       if (before === null || !draft) before = total((shown = await api("GET", address, { signal })));
       if (draft) shown = await api("POST", address, { body: draft, signal });
       replace(body, show(shown, open, before));
@@ -110,7 +110,7 @@ function show(prompt, open, before) {
   ];
 }
 
-/** Say why a server's tools have no tokens here: the model loads them later, or the server was not used yet. */
+/** Return why the tools of a server have no tokens here: the model loads them later, or the server was not used yet. */
 const toolsNote = ({ tools, deferred }) =>
   tools === 0 ? t("settings.notListed") : deferred ? t("settings.deferred") : "";
 

@@ -1,4 +1,4 @@
-// The prompt components of a domain: Markdown files that a model is told before the first message.
+// The prompt components of a domain: Markdown files that a model gets before the first message.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -21,7 +21,8 @@ export async function show(panel, { domain, rest, app, place }) {
   const draftOf = (name) => draft(`${prefix}${name}`);
   const addressOf = (name) => `${base}/${encodeURIComponent(name)}`;
   const read = async () => (await api("GET", base)).items.filter(({ name }) => !isDoomed(addressOf(name)));
-  /** A file as it is edited: `text` is what is typed, `version` what it was typed over; "": there was nothing. */
+  /** Return a file with its draft: `text` is the text in the editor, `version` the stored version that the text is
+   * based on. An empty `version` means that the file was not stored yet. */
   const withDraft = (file) => ({ ...file, text: file.content ?? "", ...draftOf(file.name).read() });
   const byName = (first, second) => compareTexts(first.name, second.name);
   const stored = await read();
@@ -124,7 +125,8 @@ export async function show(panel, { domain, rest, app, place }) {
     return undefined;
   }
 
-  /** Save what is typed now, if nobody changed it since; what is typed meanwhile is kept. */
+  /** Save the text of a file, unless the stored file has changed since it was loaded. Text typed during the request is
+   * kept. */
   async function store(file) {
     const { text } = file;
     try {
@@ -139,10 +141,10 @@ export async function show(panel, { domain, rest, app, place }) {
     return toast(t("settings.componentSaved"));
   }
 
-  /** After another save in between, show how the texts differ and let the person choose. */
+  /** Resolve a conflict with another save: show the differences and let the user choose a text. */
   async function settle(file) {
     const theirs = (await read()).find((stored) => stored.name === file.name) ?? { content: null, version: "" };
-    if (!panel.isConnected) return undefined; // what is typed is kept as a draft
+    if (!panel.isConnected) return undefined; // the text is kept as a draft
     const build = () => [
       h("p", {}, t(theirs.version ? "settings.componentConflict" : "settings.componentGone")),
       diffView(theirs.content ?? "", file.text),
@@ -166,7 +168,8 @@ export async function show(panel, { domain, rest, app, place }) {
     files = files.filter((listed) => listed !== file);
     drawEditor();
     const undo = () => {
-      if (!panel.isConnected) return place.reload(); // who has left and come back sees another list than this one
+      // If the user has left this section and come back, the page shows a newer list than this one.
+      if (!panel.isConnected) return place.reload();
       files = files.toSpliced(at, 0, file);
       return drawEditor(file.name);
     };

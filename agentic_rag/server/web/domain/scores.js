@@ -1,4 +1,4 @@
-// What a search weighed: each leg's score of each passage, the fused order, and the threshold as a line through them.
+// The scores of a search: each passage with its scores, in the fused order, and the threshold as a line across them.
 
 import { h, replace } from "../dom.js";
 import { formatNumber, formatPercent, t } from "../i18n.js";
@@ -7,10 +7,10 @@ import { openDocument } from "./document.js";
 
 const LEGS = ["lexical", "dense", "fused"];
 
-/** Return the view of a search: an element with `setThreshold(value)`, which moves the line and what is seen, without
- * asking again. */
+/** Return the view of a search: an element with `setThreshold(value)`. It moves the line and updates which passages the
+ * answer would have, without a new search. */
 export function scoresView(domainId, retrieval) {
-  const asked = { topK: retrieval.topK, threshold: retrieval.threshold ?? 0 }; // one of long ago does not say
+  const asked = { topK: retrieval.topK, threshold: retrieval.threshold ?? 0 }; // old records lack it
   const hitChunks = new Set(retrieval.hits.flatMap((hit) => hit.sentences.map((sentence) => sentence.chunkId)));
   const inHit = (candidate) => candidate.hit !== undefined || hitChunks.has(candidate.chunkId);
   const largest = Object.fromEntries(
@@ -19,11 +19,13 @@ export function scoresView(domainId, retrieval) {
   let threshold = asked.threshold;
   const rows = h("ol", { class: "scores" });
   const summary = h("p", { class: "small soft", role: "status" });
-  /** Whether the answer would have a passage, or why not; `at`: its place among those above the threshold. */
+  /** Return "seen" if the answer would have the passage, or the reason why not. `at`: the rank of the passage among
+   * those above the threshold. */
   const seenAt = (candidate, at) => {
     if (candidate.relevanceScore < threshold) return "below";
     if (inHit(candidate)) return "seen";
-    const asAsked = threshold >= asked.threshold; // below that, others come in that were cut off when it was asked
+    // A lower threshold than that of the search adds passages that the search had cut off.
+    const asAsked = threshold >= asked.threshold;
     return !asAsked && asked.topK && at < asked.topK ? "seen" : "beyond";
   };
   const draw = () => {

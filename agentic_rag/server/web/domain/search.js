@@ -1,4 +1,4 @@
-// The search playground: a question, and what the domain's settings, or others, make of it.
+// The search playground: a question, and its results with the domain's search settings or other values.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -109,7 +109,7 @@ export async function show(panel, { domain, place }) {
     return undefined;
   });
 
-  /** Offer to make what was tried the domain's setting. */
+  /** Return a row that offers to save the tried values as the domain's settings. Return null if they are the same. */
   function asSetting(asked, fused) {
     if (asked.topK === topK && asked.threshold === threshold && fused === fusion) return null;
     const keep = async () => {

@@ -1,4 +1,4 @@
-// The secrets of a domain: set, and never shown again.
+// The secrets of a domain. The page can set a secret, but never shows its value again.
 
 import { api } from "../api.js";
 import { h } from "../dom.js";

@@ -1,4 +1,5 @@
-// The JSON of a domain's own MCP servers: marked at line and column while it is typed, tested, asked for, saved.
+// The JSON editor for a domain's own MCP servers. It marks errors at their line and column while the user types, tests
+// and saves the servers, and requests the approval of command lines.
 
 import { api } from "../api.js";
 import { debounce, h, replace } from "../dom.js";
@@ -13,7 +14,7 @@ import { sourceEditor } from "./source-editor.js";
 const WAIT_MS = 250;
 const SHOWN = new Set(["origin", "readOnly"]);
 
-/** Return the entries that are the domain's own, as they are pasted. */
+/** Return the domain's own servers in the form in which a user pastes them. */
 function ownEntries(domain) {
   const entries = Object.entries(domain.settings.mcpServers ?? {}).filter(([, entry]) => entry.origin === "user");
   return Object.fromEntries(
@@ -26,7 +27,11 @@ function ownEntries(domain) {
 
 const asText = (entries) => JSON.stringify({ mcpServers: entries }, null, 2);
 
-/** Return the editor: an element with `end()` and `reload(domain)`. `onSaved(domain)`, `onRequested()`, `onPaste()`. */
+/** Return the editor: an element with `end()` and `reload(domain)`.
+ *
+ * - `onSaved(domain)`: called when the servers were saved.
+ * - `onRequested()`: called when a launch request was sent.
+ * - `onPaste()`: called when the user wants to paste servers. */
 export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}`;
   const typed = draft(`servers.${domain.id}`);
@@ -52,7 +57,7 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
     save.disabled = discard.disabled = text === storedText;
   }
 
-  /** Read what is typed; marks what is wrong with it. Returns `{value, places}` or null. */
+  /** Parse the text and mark its errors. Returns `{value, places}`, or null if there is an error. */
   function check() {
     const parsed = readJson(source.value);
     if (parsed.error) {
@@ -64,7 +69,7 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
     return parsed;
   }
 
-  /** The document as one map of servers, whatever root it was pasted with. */
+  /** Return the map of servers in a parsed document, with or without a root such as `mcpServers`. */
   function documentOf({ value }) {
     if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
     return value.mcpServers ?? value.servers ?? value;
@@ -182,12 +187,12 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
     return undefined;
   }
 
-  /** After another save in between, show how the servers differ and let the person choose. */
+  /** Resolve a conflict with another save: show how the servers differ and let the user choose. */
   async function settle() {
     const theirs = await api("GET", base);
     const text = asText(ownEntries(theirs));
-    if (text === storedText) return await store(theirs.version); // other settings than these
-    if (!source.isConnected) return undefined; // what is typed is kept as a draft
+    if (text === storedText) return await store(theirs.version); // only other settings were changed
+    if (!source.isConnected) return undefined; // the text is kept as a draft
     const actions = (close) => [
       button(t("settings.takeTheirs"), { onclick: () => close("theirs") }),
       button(t("settings.keepMine"), { kind: "primary", onclick: () => close("mine") }),
@@ -245,7 +250,8 @@ export function serversEditor(domain, { onSaved, onRequested, onPaste }) {
     source,
     result,
   );
-  /** Show what was stored beside this editor; what is typed and not saved stays, and its save shows the difference. */
+  /** Show servers that were stored from elsewhere on the page. Unsaved text stays, and saving it shows the
+   * difference. */
   element.reload = (theirs) => {
     if (source.value !== storedText) return replace(notices, notice("warn", t("settings.savedElsewhere")));
     stored = theirs;

@@ -1,4 +1,4 @@
-// The MCP servers of a domain: what runs, and the JSON that says what should.
+// The MCP servers of a domain: the connections, the JSON that configures them, the secrets, and the launch requests.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -42,7 +42,8 @@ export async function show(panel, { domain: listed, place, app }) {
     },
   });
 
-  /** Load what changes without this page: the connections, and what the operator decided about launch requests. */
+  /** Load the state that changes without an action on this page: the connections, and the operator's decisions about
+   * launch requests. */
   async function load() {
     const [servers, launchRequests] = await Promise.all([
       api("GET", `${base}/mcp-servers`),
@@ -111,7 +112,7 @@ export async function show(panel, { domain: listed, place, app }) {
 
   async function showDetails(server) {
     const { settings } = await api("GET", base);
-    if (!panel.isConnected) return; // the reader went on meanwhile
+    if (!panel.isConnected) return; // the user left the page meanwhile
     const policy = { ...settings.toolPolicy };
     const rules = {
       of: (tool) => (typeof policy[tool.calledAs] === "string" ? policy[tool.calledAs] : ""),
@@ -133,7 +134,7 @@ export async function show(panel, { domain: listed, place, app }) {
     }
   }
 
-  /** Show each tool as it was accepted and as it is now; accept exactly that. */
+  /** Show each changed tool as it was accepted and as it is now. Accept exactly the versions that were shown. */
   async function acceptTools(server) {
     const address = `${base}/mcp-servers/${encodeURIComponent(server.name)}`;
     const waiting = await api("GET", `${address}/pending`);

@@ -1,10 +1,10 @@
-// The settings as controls: what kind each is follows from the schema that the server describes them with.
+// The form fields of the settings. The schema from the server determines the kind of each field.
 
 import { h, replace } from "../dom.js";
 import { formatNumber, hasWords, t } from "../i18n.js";
 import { button, checkbox, field, input, select, textarea } from "../ui.js";
 
-/** How the settings stand in groups. What the server knows beside these comes last, so that nothing is hidden. */
+/** The groups of settings in their order. A setting that is in no group is shown last, so that none is hidden. */
 export const GROUPS = [
   ["voice", ["responseStyle", "tone", "language", "expertise"]],
   ["roles", ["primaryRoleId", "subRoleIds"]],
@@ -30,7 +30,7 @@ export const GROUPS = [
   ["evaluation", ["evaluation"]],
 ];
 
-/** Return the groups with what of the schema they hold. */
+/** Return the groups with the settings that the schema has. */
 export function groupsOf(schema) {
   const grouped = new Set(GROUPS.flatMap(([, keys]) => keys));
   const others = Object.keys(schema.properties).filter((key) => !grouped.has(key));
@@ -38,7 +38,7 @@ export function groupsOf(schema) {
   return others.length ? [...groups, ["others", others]] : groups;
 }
 
-/** Return the bounds of a setting: its schema without the `null` beside it, references followed. */
+/** Return the schema of a setting without the alternative `null` and with references resolved. */
 function boundsOf(schema, key) {
   const property = schema.properties[key];
   const alternatives = (property.anyOf ?? [property])
@@ -52,7 +52,8 @@ function boundsOf(schema, key) {
   };
 }
 
-/** Return the value to store. An empty value, or one equal to the default, is null, so that it follows the default. */
+/** Return the value to store. An empty value, or one equal to the default, is null, so that the setting follows the
+ * default. */
 function countingValue(value, bounds) {
   if (value === undefined || value === null || value === "") return null;
   if (typeof value === "object" && !Object.keys(value).length) return null;
@@ -75,8 +76,11 @@ const wordOf = (value) => {
   return hasWords(key) ? t(key) : String(value);
 };
 
-/** Return a setting's field: with `read()` (null: as the default says), `write(value)`, `setError`, and `key`.
- * `roles`: those of the domain. `onchange()` follows each change. */
+/** Return the field of a setting: an element with `read()`, `write(value)`, `counting(value)`, `setError` and `key`.
+ * `read()` returns null if the setting follows the default.
+ *
+ * - `roles`: the roles of the domain.
+ * - `onchange()`: called on each change. */
 export function settingField(schema, key, { roles, onchange }) {
   const bounds = boundsOf(schema, key);
   const make = SPECIAL[key] ?? BY_TYPE[bounds.enum ? "enum" : bounds.type] ?? jsonField;
@@ -177,7 +181,7 @@ function jsonField(key, bounds, { onchange }) {
     try {
       return JSON.parse(control.value);
     } catch {
-      return control.value; // the server says what is wrong with it
+      return control.value; // the server reports the error
     }
   };
   return finish(
@@ -188,7 +192,7 @@ function jsonField(key, bounds, { onchange }) {
   );
 }
 
-// Settings with a form of their own
+// Fields for particular settings
 
 function roleField(key, bounds, { roles, onchange }) {
   const control = select(
@@ -252,7 +256,7 @@ function namesField(key, bounds, { onchange }) {
   return finish(element, bounds, read, (value) => (control.value = [value ?? []].flat().join("\n")));
 }
 
-/** Texts, one a line. */
+/** Return a field for a list of texts, one per line. */
 function linesField(key, bounds, { onchange }) {
   const control = textarea({ rows: 4, oninput: onchange, dir: "auto" });
   const element = named(key, control, bounds);
@@ -268,7 +272,8 @@ function linesField(key, bounds, { onchange }) {
   );
 }
 
-/** Rows of a name and what belongs to it. `cell(value, onchange)` returns `{element, read()}`. */
+/** Return a field for a map: rows with a name and a value. `cell(value, onchange)` returns the control of a value,
+ * `{element, read()}`. */
 function mapField(key, bounds, { onchange }, cell, namePlaceholder) {
   const rows = h("div", { class: "map-rows" });
   const error = h("p", { class: "field-error", role: "alert", hidden: true });
@@ -365,7 +370,7 @@ function policyField(key, bounds, tools) {
   return mapField(key, bounds, tools, cell, "github__*");
 }
 
-/** Rows of a group or a path, with labels separated by commas. */
+/** Return a field for rows of a group or a path, with its labels separated by commas. */
 function labelsField(key, bounds, tools) {
   const cell = (value, onchange) => {
     const control = input({
@@ -565,7 +570,8 @@ function evaluationField(key, bounds, { onchange }) {
   return finish(element, bounds, read, write);
 }
 
-/** Lines of "name: meaning" as an object; a line without a colon is its own meaning. */
+/** Parse lines of "name: meaning" into an object. Without a colon, the line is the meaning, and its beginning is the
+ * name. */
 function criteria(text) {
   const lines = text
     .split("\n")

@@ -1,4 +1,5 @@
-// The settings of a domain: changed here, kept while they are typed, saved against the version they were read from.
+// The settings of a domain. Unsaved changes are kept as a draft. A save names the version that was loaded, so that the
+// server refuses it if that version is no longer current.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -37,7 +38,7 @@ export async function show(panel, { domain: listed, place }) {
   const count = h("span", { class: "grow", role: "status" });
   const bar = h("div", { class: "save-bar", hidden: true }, count, discard, save);
 
-  /** What was typed and is not stored: `{name?, description?, settings?}`; null resets a setting. */
+  /** Return the unsaved changes: `{name?, description?, settings?}`. In `settings`, null resets a setting. */
   function changes() {
     const settings = {};
     for (const field of fields) {
@@ -96,14 +97,15 @@ export async function show(panel, { domain: listed, place }) {
     const sent = typed();
     clearErrors();
     try {
-      // a map that is replaced loses what was taken out of it; PATCH would keep it
+      // PUT replaces a map, so an entry that the user removed is removed. PATCH would keep it.
       const saved = await api("PUT", base, { body: changed, ifMatch: version });
       stored = { ...stored, ...saved };
       others.saved(saved.version);
       place.changed(stored);
       const typedNow = typed();
       write(stored);
-      for (const [at, [value, put]] of typedNow.entries()) if (!same(value, sent[at][0])) put(value); // typed while it was saved
+      // Restore the values that the user typed during the request.
+      for (const [at, [value, put]] of typedNow.entries()) if (!same(value, sent[at][0])) put(value);
       change();
       tellNotes(saved);
       toast(t("settings.saved"));
@@ -133,10 +135,10 @@ export async function show(panel, { domain: listed, place }) {
       );
   }
 
-  /** After another save in between, show both changes and let the person choose. */
+  /** Resolve a conflict with another save: show both changes and let the user choose. */
   async function settle(mine) {
     const theirs = await api("GET", base);
-    if (!panel.isConnected) return; // what is typed is kept as a draft
+    if (!panel.isConnected) return; // the changes are kept as a draft
     const keys = new Set([...Object.keys(theirs.settings), ...Object.keys(stored.settings)]);
     keys.delete("mcpServers");
     const changed = [...keys].filter((key) => !same(theirs.settings[key], stored.settings[key]));
@@ -205,7 +207,7 @@ export async function show(panel, { domain: listed, place }) {
     notices.append(box);
   });
 
-  /** Take what another tab saved; what is typed here stays. */
+  /** Load the settings that another tab saved. The unsaved changes of this tab stay. */
   async function readAgain(box) {
     const mine = changes();
     stored = await api("GET", base);

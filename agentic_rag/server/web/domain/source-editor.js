@@ -1,5 +1,5 @@
-// A text with numbered lines and marks: JSON, and the source of roles. A textarea, so that the browser's own editing,
-// spelling, undo and screen readers work as everywhere.
+// A text editor with line numbers and marks, for JSON and the source of roles. It is a textarea, so that editing, undo
+// and screen readers work as in any other field.
 
 import { h, newId, oncePerFrame, replace } from "../dom.js";
 import { t } from "../i18n.js";
@@ -7,9 +7,12 @@ import { t } from "../i18n.js";
 const LINE = 20;
 const PADDING = 10;
 
-/** Return an editor: an element with `value`, `setMarks(marks)`, `goTo(line, column)` and `area`, its textarea.
- * `marks`: `{line, column, severity: error | warning | info, message, hint?}`; they stand beside the lines, and below
- * the text as a list from which one gets to the place. `label` names it for a screen reader; `oninput(value)`. */
+/** Return an editor: an element with `value`, `setMarks(marks)`, `goTo(line, column)` and `area`, its textarea. Marks
+ * are shown beside the lines and in a list below the text. A mark in the list is a button that goes to its place.
+ *
+ * - `label`: the name of the text for a screen reader.
+ * - `marks`: a list of `{line, column, severity: error | warning | info, message, hint?}`.
+ * - `oninput(value)`: called when the user types. */
 export function sourceEditor(label, { value = "", rows = 16, readOnly = false, oninput } = {}) {
   const numbers = h("div", { class: "lines-numbers", "aria-hidden": "true" });
   const id = newId("lines");
@@ -44,7 +47,7 @@ export function sourceEditor(label, { value = "", rows = 16, readOnly = false, o
     oninput?.(area.value);
   });
   area.addEventListener("keydown", (event) => {
-    // Escape, then Tab leaves the text; a Tab in it is two spaces
+    // Tab inserts two spaces. After Escape, at the beginning of the text, or with a selection, it moves the focus.
     if (event.key === "Escape") area.dataset.leaves = "yes";
     else if (
       event.key === "Tab" &&

@@ -1,4 +1,4 @@
-// The sources of a domain's documents: their state and errors, and dialogs to add, change and remove one.
+// The sources of a domain's documents: their state and errors, and dialogs that add, change and remove one.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -37,8 +37,8 @@ const linesIn = (text) =>
 const isDue = (source) => source.enabled && (!source.endedAt || new Date(source.nextAt) <= Date.now());
 const isBusy = (source) => source.state !== "idle" || source.requested || isDue(source);
 
-/** Show the sources of a domain beside the page. `onchange` is called when documents may have changed. Resolves once the
- * dialog is closed. */
+/** Show the sources of a domain in a dialog beside the page. Resolves when the dialog is closed. `onchange()`: called
+ * when documents may have changed. */
 export async function openSources(domain, onchange) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/sources`;
   const at = (source, ...parts) => [base, encodeURIComponent(source.id), ...parts].join("/");
@@ -187,7 +187,7 @@ export async function openSources(domain, onchange) {
     const name = field(t("sources.name"), input({ value: source?.name ?? "", dir: "auto" }));
     const servers = Object.entries(domain.settings?.mcpServers ?? {}).flatMap(([server, entry]) =>
       entry.command || entry.url ? [server] : [],
-    ); // not the built-in ones
+    ); // without the built-in servers
     const server = field(t("sources.server"), mono(source?.mcp?.server ?? servers[0] ?? ""), {
       hint: t("sources.serverHint"),
     });

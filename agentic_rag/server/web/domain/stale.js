@@ -1,11 +1,14 @@
-// Documents that need a review: those that answers cite most often come first.
+// The list of documents that need a review. Documents that answers cite most often come first.
 
 import { api } from "../api.js";
 import { h } from "../dom.js";
 import { formatDate, formatNumber, t } from "../i18n.js";
 import { badge, emptyState, loadInto, openDialog } from "../ui.js";
 
-/** Show the report. `find(id)` returns the document of an id, and `open(document)` shows it. */
+/** Open the list in a dialog.
+ *
+ * - `find(id)`: returns the document with an id.
+ * - `open(document)`: shows a document. */
 export function openStale(domainId, find, open) {
   const list = h("div", {});
   const dialog = openDialog(t("documents.stale"), {

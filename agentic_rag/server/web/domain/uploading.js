@@ -1,4 +1,4 @@
-// Sending files: what was dropped, folders too, in parts of a few files, with progress and a way to stop.
+// The upload of files and dropped folders: a few files in each request, with progress and a way to stop.
 
 import { ApiError, errorFrom } from "../api.js";
 import { below } from "../dom.js";
@@ -7,7 +7,7 @@ import { t } from "../i18n.js";
 const FILES_EACH = 20;
 const BYTES_EACH = 64_000_000;
 
-/** Return the files that were dropped, those of folders too. A hidden file (`.DS_Store`) is none of them. */
+/** Return the files that the user dropped, including those in folders, but no hidden files (such as `.DS_Store`). */
 export async function droppedFiles(transfer) {
   const entries = [...transfer.items]
     .filter((item) => item.kind === "file")
@@ -17,7 +17,7 @@ export async function droppedFiles(transfer) {
   return files.filter(isWanted);
 }
 
-/** Return whether a person means to upload a file: hidden files of the system are skipped. */
+/** Return whether to upload a file. Hidden files of the operating system are skipped. */
 export const isWanted = (file) => !file.name.startsWith(".") && !/^(?:thumbs\.db|desktop\.ini)$/i.test(file.name);
 
 async function collect(entry, files) {
@@ -34,9 +34,11 @@ async function collect(entry, files) {
   }
 }
 
-/** Send files to `address`, which takes uploads. `onProgress(sent, of)` in bytes; `onItems(items)` with what became of
- * each, as they come. Returns how many were sent. Raises ApiError where nothing more can be sent; an aborted `signal`
- * ends it. */
+/** Upload files to `address`. Returns how many files were sent. Raises ApiError if no more files can be sent.
+ *
+ * - `signal`: aborts the upload.
+ * - `onProgress(sent, of)`: called with numbers of bytes.
+ * - `onItems(items)`: called after each request with the result of each file. */
 export async function uploadFiles(address, files, { signal, onProgress, onItems }) {
   const of = files.reduce((sum, file) => sum + file.size, 0);
   let sent = 0;
@@ -68,7 +70,8 @@ function* parts(files) {
   if (part.length) yield part;
 }
 
-/** `fetch` tells no progress of what it sends. Resolves to null when it was stopped. */
+/** Send files in one request. Resolves to the results, or to null if the request was aborted. `fetch` reports no
+ * progress of an upload, so XMLHttpRequest is used. */
 function sendPart(address, files, signal, onBytes) {
   const form = new FormData();
   for (const file of files) form.append("file", file, file.name);
@@ -82,7 +85,8 @@ function sendPart(address, files, signal, onBytes) {
       const answer = read(request.responseText);
       if (request.status < 300 && answer) return resolve(answer.items);
       const error = await errorFrom(request.status, answer?.error);
-      // a part of one file is refused as a whole: that is the file's answer, and the next parts may be sent
+      // A request with only one file is refused because of that file. The refusal is its result, and the upload
+      // continues.
       if (files.length === 1 && [413, 415, 422].includes(request.status))
         return resolve([{ name: files[0].name, status: "refused", error }]);
       return reject(error);

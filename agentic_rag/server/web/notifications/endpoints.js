@@ -1,4 +1,5 @@
-// Endpoints of notifications, of a domain or of the server: a list, a dialog to add or change one, and its deliveries.
+// The notification endpoints of a domain or of the server: a list, a dialog that adds or changes one, and its
+// deliveries.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -51,7 +52,8 @@ export const LOOK_SECONDS = 5;
 
 export const none = () => h("span", { class: "faint" }, "—");
 
-/** Show the endpoints below an address of the API (`base`). Returns a function that ends the watch of their states. */
+/** Show the list of endpoints. Returns a function that stops the updates of the list. `base`: the endpoints' address in
+ * the API. */
 export async function showEndpoints(place, { base, app }) {
   const list = h("div", {}, skeleton());
   const lost = h("div", { hidden: true });
@@ -302,7 +304,7 @@ export async function showEndpoints(place, { base, app }) {
   return watching;
 }
 
-/** Show a secret that no page shows again. */
+/** Show a secret once. No page shows it again. */
 export function showSecret(secret, address = "") {
   const shown = h("code", { class: "wrap", dir: "ltr" }, secret);
   const build = () =>

@@ -1,4 +1,4 @@
-// Schedules of a domain: a list, a dialog to add or change one, and its runs.
+// The schedules of a domain: a list, a dialog that adds or changes one, and its runs.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -35,7 +35,7 @@ const STATES = {
   skipped: () => t("notifications.stateSkipped"),
 };
 
-/** Show the schedules of a domain. Returns a function that ends the watch of their states. */
+/** Show the list of schedules. Returns a function that stops the updates of the list. */
 export async function showSchedules(place, { domain }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/schedules`;
   const list = h("div", {}, skeleton());
@@ -125,7 +125,7 @@ export async function showSchedules(place, { domain }) {
 
   async function edit(schedule) {
     const { items: endpoints } = await api("GET", `/api/domains/${encodeURIComponent(domain.id)}/endpoints`);
-    if (!list.isConnected) return; // the reader went on meanwhile
+    if (!list.isConnected) return; // the user left the page meanwhile
     const zone = schedule?.timeZone ?? Intl.DateTimeFormat().resolvedOptions().timeZone ?? "UTC";
     const mono = (value, props = {}) => input({ value, dir: "ltr", class: "input mono", ...props });
     const name = field(t("notifications.name"), input({ value: schedule?.name ?? "" }));

@@ -1,4 +1,4 @@
-// The audit log: who did what, who was refused, and whether the chain is whole.
+// The audit log: actions with their actor and outcome, and a check that the chain of entries is intact.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";

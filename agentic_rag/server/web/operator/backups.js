@@ -1,5 +1,4 @@
-// Backups: which there are, one made now, one read to its end; progress that survives a reload, since it is the
-// server's.
+// The backups: a list, and buttons that make and verify one. The server keeps the progress, so a reload still shows it.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -28,7 +27,8 @@ export async function show(place) {
     () => api("GET", BACKUPS),
     (state) => {
       const jobId = state.job?.state === "running" ? state.job.id : null;
-      if (running && !jobId && state.job?.id === running) tell(state.job); // without a job, the server has restarted
+      // After a restart, the server reports no job.
+      if (running && !jobId && state.job?.id === running) tell(state.job);
       running = jobId;
       make.disabled = Boolean(jobId);
       if (jobId) {

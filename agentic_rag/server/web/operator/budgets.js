@@ -1,4 +1,4 @@
-// Budgets: what may be spent on model calls, and how much of it is.
+// The budgets: the limits for model calls, and how far each is used.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -17,10 +17,11 @@ const UNITS = { tokens: () => t("operator.tokens"), money: () => t("operator.mon
 const PERIODS = { day: () => t("operator.everyDay"), month: () => t("operator.everyMonth") };
 const options = (names) => Object.entries(names).map(([key, name]) => [key, name()]);
 
-/** Budgets that are removed once their toast has gone; kept for a reader who leaves the tab and comes back before. */
+/** The ids of budgets that are removed when their toast closes. The set outlives the tab, because the user may leave it
+ * and come back earlier. */
 const removed = new Set();
 
-/** What the server takes of a budget that it told. */
+/** Return the fields of a budget that the server accepts. */
 const wishOf = ({ scope, subject, unit, period, soft = null, hard = null }) => ({
   scope,
   subject,
@@ -115,7 +116,7 @@ export async function show(place, { app }) {
     removed.add(budget.id);
     draw();
     const act = async () => {
-      if (!removed.has(budget.id)) return; // a new budget has replaced it meanwhile
+      if (!removed.has(budget.id)) return; // a new budget has replaced it
       await api("DELETE", `${BUDGETS}/${encodeURIComponent(budget.id)}`);
       removed.delete(budget.id);
       budgets = budgets.filter((listed) => listed.id !== budget.id);
@@ -127,7 +128,8 @@ export async function show(place, { app }) {
     doLater(t("operator.budgetRemoved", { name: nameOf(budget) }), { act, undo });
   }
 
-  /** Set a budget. Scope, subject, unit and period identify it, so an existing budget keeps them. */
+  /** Open the dialog that sets a budget. Scope, subject, unit and period identify a budget, so they cannot be changed
+   * later. */
   async function edit(budget) {
     const fixed = Boolean(budget);
     const scope = field(
@@ -205,7 +207,7 @@ export async function show(place, { app }) {
   await loadInto(list, load, content);
 }
 
-/** The user of a server without keys is in no list. */
+/** Return the users, including the signed-in user. On a server without keys, that user is in no list. */
 const withOwn = (users, user) =>
   users.some(({ name }) => name === user.name) ? users : [...users, { name: user.name, displayName: user.name }];
 
@@ -217,7 +219,7 @@ const amountText = (budget, text) =>
 const amount = (budget, text) =>
   text === undefined ? none() : h("span", { class: "budget-amount" }, amountText(budget, text));
 
-/** How far a budget is used. A budget that every subject has separately has no such number. */
+/** Return how far a budget is used. A budget that applies to each subject separately has no such number. */
 function used(budget) {
   if (budget.each) return h("span", { class: "faint" }, t("operator.budgetEach"));
   if (budget.spent === undefined) return none();

@@ -1,4 +1,4 @@
-// The launch catalogue: which lines may run, by whose word, and taking back what was allowed.
+// The launch catalogue: the command lines that may run, the origin of each, and a button that revokes a permission.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";

@@ -1,4 +1,4 @@
-// Health of every part as it is: its state, what lately became of it, and why.
+// The health of each part of the server: its state, its recent activity, and the reason for a problem.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -65,7 +65,7 @@ export async function show(place, { app }) {
   );
 }
 
-/** A part that is ready and gives a reason works, but not as well as it could. */
+/** Return whether a part works, but not as well as it could. Such a part is ready and gives a reason. */
 const isLimited = ({ state, reason }) => state === "ready" && Boolean(reason);
 
 function overall(report) {

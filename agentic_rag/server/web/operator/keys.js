@@ -1,4 +1,4 @@
-// Keys: made for a user and shown once, listed, revoked.
+// The keys: a list, dialogs that create a key and show it once, and buttons that revoke one.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -51,7 +51,7 @@ export async function show(place, { app }) {
   return undefined;
 }
 
-/** A table of keys. `onchange()` follows a revocation. */
+/** Return a table of keys. `onchange()`: called when a key was revoked. */
 export function keysTable(keys, { onchange, withUser = true, nameOf = (id) => id, make }) {
   const rights = (key) => {
     if (!key.role) return h("span", { class: "soft" }, t("operator.asUser"));
@@ -105,11 +105,12 @@ async function revoke(key, onchange) {
   await onchange();
 }
 
-/** Ask for a key, then show it this once. `user`: whose, where that is settled. */
+/** Open the dialog that creates a key, then show the key once. `user`: the user of the key; "" to let the operator
+ * choose. */
 export async function newKeyDialog({ user = "", app, ondone }) {
   const address = location.hash;
   const [users, domains] = await Promise.all([user ? [] : loadUsers(), app.domains()]);
-  if (location.hash !== address) return; // the reader went on meanwhile
+  if (location.hash !== address) return; // the user left the page meanwhile
   const { control, list } = userInput(users, { name: "user", required: true, value: user, readonly: Boolean(user) });
   const whose = field(t("operator.user"), control, { hint: user ? "" : t("operator.keyUserHint") });
   const roles = [
@@ -157,7 +158,7 @@ export async function newKeyDialog({ user = "", app, ondone }) {
           };
           created = await api("POST", "/api/keys", { body });
           if (created.first) await app.refreshUser();
-          // without an operator's key nobody could change anything once this browser's sign-in ends
+          // Without a key of an operator, no user could change anything once this browser's session ends.
           if (created.first && created.role !== "operator")
             ownKey = await api("POST", "/api/keys", { body: { user: "operator", role: "operator" } });
           close();
@@ -170,7 +171,7 @@ export async function newKeyDialog({ user = "", app, ondone }) {
   await ondone();
 }
 
-/** Show a new key, the one time it can be. */
+/** Show a new key. No page can show it again. */
 function revealDialog(created, ownKey) {
   const value = input({
     value: created.key,

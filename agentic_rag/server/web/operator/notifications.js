@@ -1,4 +1,4 @@
-// The endpoints of the server, which receive the events of all domains.
+// The notification endpoints of the server, which receive the events of all domains.
 
 import { loadWords } from "../i18n.js";
 import { showEndpoints } from "../notifications/endpoints.js";

@@ -1,12 +1,12 @@
-// The operator's pages: one address each, below the same head.
+// The operator's pages: tabs below a common heading, each with an address.
 
 import { api, lazily } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
 import { emptyState, loadInto, tabLinks } from "../ui.js";
 
-/** The tabs in their order. Each module exports `async function show(place, {app, item})`; what it returns is called
- * when the reader leaves it. */
+/** The tabs in their order. Each module exports `async function show(place, {app, item})`. The page calls the function
+ * that `show` returns when the user leaves the tab. */
 const TABS = [
   { key: "health", label: () => t("operator.health"), load: lazily((again) => import(`./health.js${again}`)) },
   { key: "users", label: () => t("operator.users"), load: lazily((again) => import(`./users.js${again}`)) },
@@ -55,7 +55,7 @@ export async function show(main, { params, app }) {
 
   await open(params);
   const leave = () => {
-    order += 1; // a tab that is still being loaded ends at once
+    order += 1; // a tab that is still being loaded is left once it is loaded
     leaveTab?.();
   };
   return { leave, update: open };

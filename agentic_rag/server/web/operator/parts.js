@@ -1,17 +1,17 @@
-// What several of the operator's pages show: moments, people's grants, facts, and a form in a dialog.
+// Parts that several of the operator's pages use: dates, grants, facts, and a form in a dialog.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatAgo, formatDate, t } from "../i18n.js";
 import { badge, button, input, notice, select } from "../ui.js";
 
-/** A moment: how long ago, and when exactly for who asks. Nothing for none. */
+/** Return how long ago a date is, with the exact date as its tooltip. Return null if there is no date. */
 export const ago = (iso) => (iso ? h("time", { datetime: iso, title: formatDate(iso) }, formatAgo(iso)) : null);
 
-/** A moment: the day and time. */
+/** Return the day and time of a date. Return null if there is no date. */
 export const moment = (iso) => (iso ? h("time", { datetime: iso, title: iso }, formatDate(iso)) : null);
 
-/** Facts as a list of `[label, value]`. A fact without a value is left out. */
+/** Return a list of facts. `pairs`: a list of `[label, value]`. A fact without a value is left out. */
 export function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
   return h(
@@ -21,10 +21,10 @@ export function facts(pairs) {
   );
 }
 
-/** Text as a machine takes it: code that breaks anywhere. */
+/** Return text as code that can wrap at any character. */
 export const code = (text) => h("code", { class: "wrap" }, text);
 
-/** A card with a heading. `actions` stand beside it. */
+/** Return a card with a heading. `actions`: the buttons beside the heading. */
 export function card(title, { actions = [], ...props } = {}, ...children) {
   return h(
     "section",
@@ -34,7 +34,7 @@ export function card(title, { actions = [], ...props } = {}, ...children) {
   );
 }
 
-/** A line of words above a list, with what one can do on its other side. */
+/** Return a line of text above a list, with buttons on the other side. */
 export const toolbar = (text, ...actions) =>
   h(
     "div",
@@ -43,7 +43,7 @@ export const toolbar = (text, ...actions) =>
     h("div", { class: "row" }, actions),
   );
 
-/** Names of domains by id; a deleted one keeps its id. */
+/** Return a function that maps the id of a domain to its name. It returns the id of a deleted domain unchanged. */
 export async function domainNames(app) {
   const names = new Map((await app.domains()).map((domain) => [domain.id, domain.name]));
   return (id) => names.get(id) ?? id;
@@ -58,7 +58,7 @@ const GRANT_WORDS = {
 
 export const grantName = (grant) => GRANT_WORDS[grant]?.() ?? grant;
 
-/** What a user may do, in one cell. */
+/** Return the grants of a user for one cell of a table. */
 export function grantsLine(user, nameOf) {
   if (user.operator) return badge(t("operator.isOperator"), "wait");
   const grants = Object.entries(user.grants);
@@ -75,7 +75,7 @@ export function grantsLine(user, nameOf) {
   );
 }
 
-/** Rows of domain and grant that can be added and removed. `read()` returns the grants by domain's id. */
+/** Return an editor with rows of domain and grant. Its `read()` returns the grants by the domain's id. */
 export function grantsEditor(domains, initial = {}) {
   const list = h("div", { class: "stack-small" });
   const names = new Map(domains.map((domain) => [domain.id, domain.name]));
@@ -115,7 +115,7 @@ export function grantsEditor(domains, initial = {}) {
   return element;
 }
 
-/** A field that proposes users while a person types. */
+/** Return `control`, an input that suggests users, and `list`, the element with its suggestions. */
 export function userInput(users, props = {}) {
   const id = `users-${Math.random().toString(36).slice(2)}`;
   const list = h(
@@ -127,14 +127,16 @@ export function userInput(users, props = {}) {
   return { control: control, list };
 }
 
-/** Return what shows at an element that the state could not be loaded again: `onerror` of `watch`. */
+/** Return an `onerror` callback for `watch`. It shows in `element` that the state could not be loaded again. */
 export const showProblem = (element) => (error) => {
   element.hidden = !error;
   if (error) replace(element, notice("bad", error.code ? error.message : t("shell.failed")));
 };
 
-/** A form in a dialog: what does not fit is shown at its field, or below all of them, and what was typed stays.
- * `fields`: by the path the server names; `send()` makes the request and closes the dialog. */
+/** Return a form for a dialog. An error is shown at its field, or below all fields. The typed values stay.
+ *
+ * - `fields`: the fields, by the first key of the path in an error of the server.
+ * - `send()`: makes the request and closes the dialog. */
 export function dialogForm({ fields, content, action, send, close }) {
   const problem = h("p", { class: "field-error", role: "alert", hidden: true });
   const submit = button(action, { kind: "primary", type: "submit" });
@@ -171,5 +173,5 @@ export function dialogForm({ fields, content, action, send, close }) {
   return form;
 }
 
-/** The users, by name. */
+/** Load the users. */
 export const loadUsers = () => api("GET", "/api/users").then(({ items }) => items);

@@ -1,4 +1,4 @@
-// The OpenID provider: its settings, the rights of groups, and a trial of the rights that given groups have.
+// The OpenID provider: its settings, the rights of groups, and a form that shows the rights of given groups.
 
 import { ApiError, api } from "../api.js";
 import { h, replace } from "../dom.js";

@@ -1,4 +1,5 @@
-// Launch requests: lines that admins ask for, with exactly what would run; allowed as shown, or refused with a reason.
+// The launch requests: command lines that admins ask for. The page shows exactly what would run. An operator approves
+// it as shown, or refuses it with a reason.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -42,8 +43,8 @@ export async function show(place, { app, item }) {
     const lost = h("div", { hidden: true });
     replace(place, h("div", {}, h("a", { href: "#/operator/requests" }, t("operator.allRequests"))), lost, body);
     const load = () => api("GET", `${REQUESTS}/${encodeURIComponent(item)}`);
-    // An approved line is installed some time later, and another operator may decide. Until then nothing is drawn
-    // again, so that what is typed into the form stays.
+    // The request changes when an approved line is installed, or when another operator decides. Until then, `watch`
+    // does not draw again, so that text in the form stays.
     const end = await watch(
       load,
       (request) =>

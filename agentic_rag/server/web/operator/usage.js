@@ -1,4 +1,4 @@
-// The tokens and the cost of all model calls: by day and model, and summed as chosen.
+// The tokens and the cost of all model calls: by day and model, and summed by groups that the user chooses.
 
 import { api, apiFile } from "../api.js";
 import { h, replace } from "../dom.js";

@@ -1,4 +1,4 @@
-// Users: who may come in, what they may do, their keys; disabling, and erasing for good.
+// The users: their rights and keys, and buttons that disable an account or erase it permanently.
 
 import { ApiError, api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -113,8 +113,8 @@ async function showOne(place, app, name) {
   const back = h("a", { href: "#/operator/users" }, t("operator.allUsers"));
   replace(place, h("div", {}, back), body);
   let rights = { of: "", element: null };
-  /** Return the form of a user's rights: the same one until the stored rights change, so that a new key or a disabled
-   * account takes nothing that is typed there. */
+  /** Return the form of a user's rights. The form stays the same until the stored rights change, so that a new key or a
+   * disabled account does not discard text in it. */
   const rightsOf = (user, domains) => {
     const of = JSON.stringify([
       user.displayName,

@@ -1,5 +1,5 @@
-// A role as its author writes it: the source beside what a model gets, checked while it is typed, tried before it is
-// live.
+// The editor of a role: the source beside the text that a model gets. The source is checked while the user types, and
+// the user can try it before saving it.
 
 import { api } from "../api.js";
 import { debounce, h, newId, replace } from "../dom.js";
@@ -31,13 +31,13 @@ const WAIT_MS = 300;
 const KINDS = ["thought", "execution", "knowledge", "manual"];
 const keyOf = ({ kind, id }) => `${kind}/${id}`;
 
-/** The draft of a role: `{files: {"kind/id": text}}` of what was typed and is not written. */
+/** Return the draft of a role: `{files: {"kind/id": text}}` with the unsaved texts. */
 export const draftOf = (domainId, role) => draft(`role.${domainId}.${role}`);
 
 export const addressOfRole = (domainId, role) =>
   `/api/domains/${encodeURIComponent(domainId)}/roles/${encodeURIComponent(role)}`;
 
-/** Show a role. Returns a function that ends its editor. */
+/** Show the editor of a role. Returns a function that ends the editor. */
 export async function showRole(panel, { domain, role, app, place }) {
   const address = addressOfRole(domain.id, role);
   let end = null;
@@ -53,7 +53,7 @@ export async function showRole(panel, { domain, role, app, place }) {
   return () => end?.();
 }
 
-/** Return a role, or the template of one that does not exist yet (`isNew`). */
+/** Load a role. If it does not exist yet, return the template of a new role (`isNew`). */
 async function readRole(address) {
   try {
     return await api("GET", address);
@@ -96,7 +96,7 @@ class RoleEditor {
     } else if (this.isNew) this.check();
   }
 
-  /** Take a role as the server has it; what was typed stays. */
+  /** Use a role that the server sent. `typed`: the unsaved texts, which stay. */
   take(view, typed = this.kept.read()?.files ?? {}) {
     this.isNew = view.isNew === true;
     this.template = new Set(this.isNew ? view.files.flatMap((file) => linesOf(file.content ?? "")) : []);
@@ -188,7 +188,7 @@ class RoleEditor {
     );
   }
 
-  /** Let this role answer from the next message on. */
+  /** Make this role the primary role. It answers from the next message on. */
   async makePrimary() {
     const saved = await api("PATCH", `/api/domains/${encodeURIComponent(this.domain.id)}`, {
       body: { settings: { primaryRoleId: this.role } },
@@ -260,7 +260,7 @@ class RoleEditor {
 
   keep() {
     const changed = this.changed();
-    // the template of a new role becomes a draft once a person types into it
+    // The template of a new role becomes a draft when the user first types into it.
     this.kept.write(
       changed.length ? { files: Object.fromEntries(changed.map((file) => [keyOf(file), file.text])) } : null,
     );
@@ -325,8 +325,8 @@ class RoleEditor {
     ]);
   }
 
-  /** Leave out the template's files that the author neither changed nor refers to, and ask about lines of the template
-   * that are left. Returns whether to save. */
+  /** Remove the template's files that the user neither changed nor refers to. Then ask about lines of the template that
+   * remain. Returns whether to save. */
   async settleTemplate() {
     if (!this.isNew) return true;
     const isMain = (file) => file.kind === "role" && file.id === this.role;
@@ -344,7 +344,7 @@ class RoleEditor {
         left.map((line) => h("li", { dir: "auto" }, line)),
       ),
     ];
-    const mayRemove = left.length < lines.length; // a role of nothing but the template would be empty
+    const mayRemove = left.length < lines.length; // removing all lines would leave an empty role
     const actions = (close) => [
       button(t("roles.templateEdit"), { kind: mayRemove ? "" : "primary", onclick: () => close(false) }),
       mayRemove && button(t("roles.templateRemove"), { kind: "primary", onclick: () => close(true) }),
@@ -358,7 +358,7 @@ class RoleEditor {
     return true;
   }
 
-  /** Take files out of a new role before it is saved. */
+  /** Remove files from a new role before it is saved. */
   leaveOut(isLeftOut) {
     this.files = this.files.filter((file) => !isLeftOut(file));
     if (!this.files.includes(this.open)) this.open = this.files[0];
@@ -403,14 +403,15 @@ class RoleEditor {
     }
   }
 
-  /** Compare the files with the server's, because they have no version. Returns whether to save. */
+  /** Compare the loaded files with the stored files, because files have no version. If they differ, let the user
+   * choose. Returns whether to save. */
   async settle() {
     if (this.isNew) return true;
     let stored;
     try {
       stored = await api("GET", this.address);
     } catch (error) {
-      if (error.status === 404) return true; // it was deleted: saving creates it again
+      if (error.status === 404) return true; // the role was deleted, and saving creates it again
       throw error;
     }
     const theirs = stored.files.filter((file) =>
@@ -423,7 +424,7 @@ class RoleEditor {
       ),
     );
     if (!theirs.length) return true;
-    if (!this.element.isConnected) return false; // what is typed is kept as a draft
+    if (!this.element.isConnected) return false; // the text is kept as a draft
     const build = () => [
       h("p", {}, t("roles.conflictText")),
       theirs.map((file) =>
@@ -516,7 +517,7 @@ class RoleEditor {
 
   async tryOut() {
     await this.check();
-    if (!this.element.isConnected) return undefined; // the reader went on meanwhile
+    if (!this.element.isConnected) return undefined; // the user left the page meanwhile
     if (this.broken) return toastError({ code: "BROKEN", message: t("roles.brokenTrial"), status: 0 });
     return openTrial({ domain: this.domain, role: this.role, files: () => this.drafts(true) });
   }
@@ -530,7 +531,7 @@ class RoleEditor {
 
 const referenceTo = ({ kind, id }) => `@!${kind}://${id}`;
 
-/** Return the lines of a role's file that are neither tags, headings nor references: what its author writes. */
+/** Return the lines of a file that its author writes: all but tags, headings and references. */
 function linesOf(text) {
   return text
     .split("\n")
@@ -541,7 +542,7 @@ function linesOf(text) {
 const withoutEmptySections = (text) =>
   text.replace(/[ \t]*<(\w+)>\s*<\/\1>[ \t]*\n?/g, "").replace(/\n\s*\n(?=\s*\n|\s*<\/)/g, "\n");
 
-/** The text of a role with its headings as such; nothing of it is HTML. */
+/** Return the view of a role's text with its headings. HTML in the text is shown as text. */
 function renderedText(text) {
   if (!text.trim()) return emptyState(t("roles.empty"), t("roles.emptyText"), { icon: "page" });
   return text.split("\n").map((line) => {

@@ -1,4 +1,4 @@
-// What a role remembers: as the network that a recall goes through, and as a list.
+// The memory of a role: as the network of a recall, and as a list.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -153,7 +153,7 @@ export async function show(panel, { domain, rest, app, place }) {
     let items = [];
     let total = 0;
     let searches = 0;
-    /** Load the next page. One of an earlier search is left out: its memories do not belong into this list. */
+    /** Load the next page. The page of an earlier search is ignored: its memories do not belong in this list. */
     const load = async () => {
       const search = searches;
       const page = await api("GET", base, {
@@ -190,7 +190,7 @@ export async function show(panel, { domain, rest, app, place }) {
         items = items.filter((listed) => listed !== engram);
         total -= 1;
       };
-      // who has left and come back sees another list than this one
+      // If the user has left this section and come back, the page shows a newer list than this one.
       doLater(t("roles.forgotten"), {
         act,
         undo: () => (list.isConnected ? redraw() : place.reload()),
@@ -246,7 +246,7 @@ export async function show(panel, { domain, rest, app, place }) {
           existing += done.known;
         }
         toast(t("roles.imported", { count: added, known: existing }));
-        await draw(shown); // another role, if the reader has chosen one meanwhile
+        await draw(shown); // this may be another role, which the user chose meanwhile
       } catch (error) {
         toast(error instanceof SyntaxError ? t("roles.importBad") : error.code ? error.message : t("shell.failed"), {
           kind: "error",

@@ -1,10 +1,12 @@
-// Where the cues of a recall stand: the first in the middle, what it led to around it, ring by ring. Pure, and the same
-// for the same recall, so that one finds again what one has seen.
+// The layout of a recall: the starting cue is in the middle, and the cues that follow from it are in rings around it.
+// Several starting cues share the first ring. Pure. The same recall always has the same layout, so that the user finds
+// a cue in the same place.
 
 const RING = 130;
 
-/** Return `{nodes, edges, radius}`: a node is `{cue, x, y, ring, angle}`; `radius` holds them all. `edges`: `{source,
- * target, weight}` in the order in which they were walked. */
+/** Return `{nodes, edges, radius}`. A node is `{cue, x, y, ring, angle}`, and all nodes are within `radius`.
+ *
+ * - `edges`: a list of `{source, target, weight}`, in the order in which the recall followed them. */
 export function layOut(activated, edges, center) {
   const cues = new Set(activated);
   const links = edges.filter((edge) => cues.has(edge.source) && cues.has(edge.target));
@@ -49,13 +51,15 @@ export function layOut(activated, edges, center) {
   return { nodes, edges: links, radius };
 }
 
-/** Whether a cue would become its own ancestor. */
+/** Return whether the cue `from` is `to` or one of its ancestors. An edge from `to` to `from` would then close a
+ * cycle. */
 function leads(parent, from, to) {
   for (let ancestor = to; ancestor !== undefined; ancestor = parent.get(ancestor)) if (ancestor === from) return true;
   return false;
 }
 
-/** Give each ring as much room as its cues need beside each other. */
+/** Set the positions of the nodes, so that each ring has enough room for its cues. Returns the radius of the last
+ * ring. */
 function spread(nodes) {
   const rings = Map.groupBy(nodes, (node) => node.ring);
   let radius = 0;

@@ -1,17 +1,17 @@
-// A recall as its network: cues, and the steps between them by strength. One zooms, moves, and recalls from any cue.
+// The network of a recall: cues, and links with their strength. The user can zoom, move, and recall from any cue.
 
 import { h, svg } from "../dom.js";
 import { formatNumber, t } from "../i18n.js";
 import { button } from "../ui.js";
 import { layOut } from "./network-layout.js";
 
-/** What all recalls begin at; it is no cue. */
+/** The start of every recall. It is not a cue. */
 export const ROOT = "mind";
 const LONGEST = 22;
 const CLOSEST = 0.25;
 const FARTHEST = 3;
 
-/** Return the network of a recall as an element. `onChoose(cue)` is called for a cue that is chosen. */
+/** Return the network of a recall as an element. `onChoose(cue)`: called when the user chooses a cue. */
 export function networkView({ activated, edges, center }, onChoose) {
   const plan = layOut(activated, edges, center);
   const places = new Map(plan.nodes.map((node) => [node.cue, node]));
@@ -63,7 +63,8 @@ export function networkView({ activated, edges, center }, onChoose) {
   drawing.addEventListener(
     "wheel",
     (event) => {
-      if (!event.ctrlKey && !event.metaKey) return; // the page scrolls; a pinch is a wheel with ctrl
+      // Without Ctrl, the wheel scrolls the page. A browser reports a pinch as a wheel with Ctrl.
+      if (!event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
       zoom(event.deltaY < 0 ? 1.15 : 1 / 1.15);
     },
@@ -103,7 +104,8 @@ function nodeView({ cue, x, y, ring }, isCenter, onChoose) {
   const short = [...cue].length > LONGEST ? `${[...cue].slice(0, LONGEST - 1).join("")}…` : cue;
   const width = 18 + [...short].reduce((sum, character) => sum + (character > "\u2e80" ? 13 : 7.2), 0);
   const does = cue === ROOT ? t("roles.whole") : t("roles.recallFrom", { cue });
-  const name = does.includes(short) ? does : `${short}: ${does}`; // who speaks to the page says what is seen
+  // The name contains the visible text, because a user of voice control says that text.
+  const name = does.includes(short) ? does : `${short}: ${does}`;
   const element = svg(
     "g",
     {

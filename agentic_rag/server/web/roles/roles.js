@@ -1,4 +1,4 @@
-// The roles of a domain: a list with their findings, and the editor of one role.
+// The roles of a domain: a list with the findings of each role, and the editor of a role.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
@@ -23,7 +23,7 @@ export async function show(panel, { domain, rest, app, place }) {
     if (!parts?.[0]) return await drawList();
     const leave = await showRole(panel, { domain, role: parts[0], app, place });
     if (ownTurn === turn) leaveRole = leave;
-    else leave(); // the reader went on meanwhile
+    else leave(); // the user opened another view meanwhile
     return undefined;
   }
 
@@ -116,7 +116,8 @@ export async function show(panel, { domain, rest, app, place }) {
     if (wanted) app.navigate(place.href(wanted));
   }
 
-  /** How a role is written in a conversation; that is done where nuwa is the primary role or a sub-role. */
+  /** Open the chat if nuwa, the role that writes roles, is the primary role or a sub-role. Otherwise, explain how to
+   * add it. */
   function askNuwa() {
     const has = domain.settings.primaryRoleId === "nuwa" || domain.settings.subRoleIds?.includes("nuwa");
     if (has) return app.navigate(`#/chat/${encodeURIComponent(domain.id)}`);

@@ -1,4 +1,5 @@
-// A draft of a role in a private conversation: each message runs on what is typed at that moment, and nothing is live.
+// The trial of a role's draft in a private conversation. Each message uses the draft at the time of sending. The stored
+// role stays unchanged.
 
 import { api, apiStream } from "../api.js";
 import { h, oncePerFrame, replace } from "../dom.js";
@@ -7,7 +8,7 @@ import { t } from "../i18n.js";
 import { badge, button, notice, openDialog, textarea, toast, toastError } from "../ui.js";
 import { emptyTurn, ENDS, reduce, textOf } from "../stream.js";
 
-/** Open the trial of a role. `files()`: its draft as it is now. */
+/** Open the trial of a role. `files()`: returns the current draft. */
 export function openTrial({ domain, role, files }) {
   const transcript = h(
     "div",
@@ -117,7 +118,7 @@ export function openTrial({ domain, role, files }) {
     );
   }
 
-  /** Interrupt the turn when the dialog closes, unless the person follows it in the chat. */
+  /** Interrupt the turn when the dialog closes, unless `goesOn` is "on": the user then follows the turn in the chat. */
   function onclose(goesOn) {
     if (!running) return;
     running.abort();
