@@ -15,6 +15,7 @@ from agentic_rag.testing.steps import say
 from tests.console.rig import console, needs_browser
 from tests.evaluation.test_runs import make_filled_domain
 from tests.reach.receiver import Receiver
+from tests.waiting import pause
 
 pytestmark = needs_browser
 
@@ -195,6 +196,10 @@ async def test_what_will_be_deleted_stays_out_of_lists_that_are_loaded_meanwhile
         await page.get_by_role("menuitem", name="Delete").click()
         await expect(page.get_by_role("button", name="New role").first).to_be_visible()
         await expect(page.get_by_role("link", name="clerk")).to_have_count(0)
+        await page.goto("about:blank")  # without Undo until then, the role is deleted
+        with anyio.fail_after(60):
+            while any(item["id"] == "clerk" for item in (await rig.ok("GET", f"/api/domains/{domain}/roles"))["items"]):
+                await pause()
 
 
 async def test_sources_are_followed_after_a_lost_request_and_an_older_answer(tmp_path: Path) -> None:

@@ -85,7 +85,15 @@ async function sendOnce(method, path, { body, query, signal, ifMatch, accept }) 
     sent = JSON.stringify(body);
   }
   try {
-    return await fetch(address, { method, headers, body: sent, signal, credentials: "same-origin", redirect: "error" });
+    return await fetch(address, {
+      method,
+      headers,
+      body: sent,
+      signal,
+      credentials: "same-origin",
+      redirect: "error",
+      keepalive: method === "DELETE", // closing the page sends the deletions that wait for Undo, see `doLater`
+    });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw unreachable();

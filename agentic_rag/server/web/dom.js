@@ -91,19 +91,22 @@ export function newId(prefix = "e") {
 
 /** Return a function that schedules `draw` for the next frame. Several calls within a frame schedule it once. */
 export function oncePerFrame(draw) {
-  let asked = 0;
+  let frame = 0;
+  let timer = 0;
   const run = () => {
-    asked = 0;
+    frame = timer = 0;
     draw();
   };
   const ask = () => {
     // The browser renders no frames for a hidden page, so a frame callback would wait until the page is shown.
-    asked ||= document.hidden ? setTimeout(run, 100) : requestAnimationFrame(run);
+    if (frame || timer) return;
+    if (document.hidden) timer = setTimeout(run, 100);
+    else frame = requestAnimationFrame(run);
   };
   ask.cancel = () => {
-    cancelAnimationFrame(asked);
-    clearTimeout(asked);
-    asked = 0;
+    cancelAnimationFrame(frame);
+    clearTimeout(timer);
+    frame = timer = 0;
   };
   return ask;
 }
@@ -123,11 +126,14 @@ const styles = new Map();
 /** Load a style sheet once. Resolves when the browser applies it, or when it could not be loaded. */
 export function loadStyle(address) {
   if (!address || styles.has(address)) return styles.get(address);
-  const loading = new Promise((resolve) =>
-    document.head.append(
-      h("link", { rel: "stylesheet", href: address.replace(/^\/web\//, FOLDER), onload: resolve, onerror: resolve }),
-    ),
-  );
+  const loading = new Promise((resolve) => {
+    const onerror = () => {
+      styles.delete(address); // the next page that needs it tries again
+      resolve();
+    };
+    const href = address.replace(/^\/web\//, FOLDER);
+    document.head.append(h("link", { rel: "stylesheet", href, onload: resolve, onerror }));
+  });
   styles.set(address, loading);
   return loading;
 }

@@ -1,7 +1,7 @@
 // The conversations of a domain with their states, a search over titles and messages, pins, folders and the archive.
 
 import { api } from "../api.js";
-import { below, debounce, h, replace } from "../dom.js";
+import { debounce, h, replace } from "../dom.js";
 import { draft } from "../drafts.js";
 import { formatDate, formatDay, t } from "../i18n.js";
 import { icon } from "../icons.js";
@@ -701,12 +701,8 @@ export class ConversationList {
     if (record.id === this.current) this.desk.onDeleted(record.id);
     doLater(t("chat.wasDeleted", { title: record.title || t("chat.untitled") }), {
       act: async () => {
-        await fetch(below(`/api/conversations/${record.id}`), {
-          method: "DELETE",
-          headers: { "X-Requested-With": "console" },
-          keepalive: true,
-        }).then((answer) => {
-          if (!answer.ok && answer.status !== 404) throw new Error(`delete: ${answer.status}`);
+        await api("DELETE", `/api/conversations/${record.id}`).catch((error) => {
+          if (error.status !== 404) throw error;
         });
         this.items = this.items.filter((listed) => listed.id !== record.id);
         if (record.folder && !this.isLeft) await this.#countFolders();

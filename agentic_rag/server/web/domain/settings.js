@@ -116,6 +116,7 @@ export async function show(panel, { domain: listed, place }) {
   }
 
   function showError(error) {
+    if (!error.path) return false;
     const key = error.path.split(".")[error.path.startsWith("settings.") ? 1 : 0];
     const named = { name, description: about }[key] ?? fields.find((field) => field.key === key);
     if (!named) return false;
