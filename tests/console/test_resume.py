@@ -42,10 +42,11 @@ async def read_answer(page: Page) -> str:
 
 async def settle(page: Page, expected: str) -> None:
     """Wait until the page shows these words. The server's rendering replaces the streamed text piece by piece."""
+    answer = ""
     with anyio.move_on_after(PATIENCE):
-        while await read_answer(page) != expected:
+        while (answer := await read_answer(page)) != expected:
             await pause()
-    assert await read_answer(page) == expected
+    assert answer == expected
 
 
 async def ask(page: Page, text: str) -> None:

@@ -196,8 +196,6 @@ async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path,
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             await slow.reached.wait()
-            # The text is delivered at its own server before it is stored; what is not stored ends with the server.
-            await until(lambda: text_of(events) == "One ")
             await take_over(a, b)
             with anyio.fail_after(PATIENCE):
                 await slower.reached.wait()
@@ -211,7 +209,13 @@ async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path,
         for server in (a, b):
             await server.runtime.renew_leases()
             assert server.ended_turns == []
-        events_of_owner = await listen(a, accepted_turn.turn_id)
+        # A server that has lost its lease may still deliver text. The next one declares its number void.
+        voids = [event.fields()["voids"] for event in events if event.type == "resumed"]
+        events_of_owner = [
+            event
+            for event in await listen(a, accepted_turn.turn_id)
+            if not any(first <= event.seq <= last for first, last in voids)
+        ]
         assert [event for event in events if event in events_of_owner] == events_of_owner
 
 

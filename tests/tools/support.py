@@ -130,5 +130,5 @@ def alive(pid: int) -> bool:
     """Whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second, if the process ends between opening and reading
         return False
