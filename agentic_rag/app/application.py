@@ -173,7 +173,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ApplicationParts:
     """The parts of a process from which its services are made."""
 
     settings: Settings
@@ -225,7 +225,7 @@ class Parts:
 class Application:
     """All parts of one process, created by `open_application`. ``app`` answers requests."""
 
-    parts: Parts
+    parts: ApplicationParts
     services: RouteServices
     doctor: Doctor
     maintenance: Maintenance
@@ -385,7 +385,9 @@ async def open_application(
         )
 
 
-def _make_maintenance(parts: Parts, services: RouteServices, doctor: Doctor, scan_seconds: float) -> Maintenance:
+def _make_maintenance(
+    parts: ApplicationParts, services: RouteServices, doctor: Doctor, scan_seconds: float
+) -> Maintenance:
     return Maintenance(
         parts.settings,
         parts.folder.incoming,
@@ -403,7 +405,7 @@ def _make_maintenance(parts: Parts, services: RouteServices, doctor: Doctor, sca
     )
 
 
-async def _begin_work(workers: Workers, parts: Parts, services: RouteServices) -> None:
+async def _begin_work(workers: Workers, parts: ApplicationParts, services: RouteServices) -> None:
     """Start a server's background work."""
     if parts.policy.installations is not None:  # of entries that are saved from now on, and of earlier approvals
         workers.start("installing packages", parts.policy.installations.run)
@@ -444,7 +446,7 @@ async def _begin_work(workers: Workers, parts: Parts, services: RouteServices) -
         workers.repeat("settling trials", settling, SILENT_SECONDS, at_once=False)
 
 
-def _begin_notifications(workers: Workers, parts: Parts, services: RouteServices) -> None:
+def _begin_notifications(workers: Workers, parts: ApplicationParts, services: RouteServices) -> None:
     """Start sending notifications, and running schedules and sources.
 
     Raises:
@@ -482,7 +484,7 @@ def _begin_notifications(workers: Workers, parts: Parts, services: RouteServices
 
 async def _open_app(
     stack: AsyncExitStack,
-    parts: Parts,
+    parts: ApplicationParts,
     services: RouteServices,
     dialect: str,
     web_files: WebFiles,
@@ -516,7 +518,7 @@ def _choose_model(settings: Settings, providers: Providers, instead: Model | Non
     return choose_model(settings, providers) if instead is None else ChosenModel(instead, settings.model, instead.name)
 
 
-async def _end_single_use(parts: Parts) -> None:
+async def _end_single_use(parts: ApplicationParts) -> None:
     """When the first key is created, stop everything that only a single user allowed.
 
     Servers that still may start restart.
@@ -539,7 +541,7 @@ async def _open_parts(
     unsandboxed: bool,
     first_document_seconds: float,
     local_key: str | None,
-) -> Parts:
+) -> ApplicationParts:
     """Open the parts in the order of their dependencies. See `open_application` for the arguments."""
     # A command that only uses the folder has to be able to create the first key.
     key_use = KeyUse(
@@ -654,7 +656,7 @@ async def _open_parts(
             hidden_documents=HiddenFromReaders(knowledge.search.views),
         )
     )
-    return Parts(
+    return ApplicationParts(
         settings=settings,
         folder=folder,
         database=database,
@@ -733,7 +735,7 @@ def _own_address(settings: Settings) -> ServerAddress:
     return ServerAddress(settings.public_address, local, settings.own)
 
 
-def _make_services(parts: Parts, backups: ScheduledBackups) -> RouteServices:
+def _make_services(parts: ApplicationParts, backups: ScheduledBackups) -> RouteServices:
     settings, database, access, directory = parts.settings, parts.database, parts.access, parts.directory
     vault, threads, file_history, policy = parts.vault, parts.threads, parts.file_history, parts.policy
     knowledge, roles, runtime, pool = parts.knowledge, parts.roles, parts.runtime, parts.pool
@@ -868,7 +870,9 @@ def _make_services(parts: Parts, backups: ScheduledBackups) -> RouteServices:
     )
 
 
-def _make_health(parts: Parts, reserve: DiskReserve, backups: ScheduledBackups, default_model: str) -> Health:
+def _make_health(
+    parts: ApplicationParts, reserve: DiskReserve, backups: ScheduledBackups, default_model: str
+) -> Health:
     return Health(
         parts.model_calls,
         parts.knowledge,
@@ -884,7 +888,9 @@ def _make_health(parts: Parts, reserve: DiskReserve, backups: ScheduledBackups, 
     )
 
 
-def _make_imports(parts: Parts, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
+def _make_imports(
+    parts: ApplicationParts, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve
+) -> Imports:
     """Return the service for importing bundles. Their documents count against a domain's quotas."""
     settings, quotas = parts.settings, parts.directory.quotas
     total = quotas.limits.document_bytes + MAX_BESIDE_DOCUMENTS
@@ -897,7 +903,7 @@ def _make_imports(parts: Parts, domains: Domains, documents: Documents, roles: R
     return Imports(database, directory, domains, roles, parts.vault, history, threads, reception, owners, pending)
 
 
-def _make_extraction(parts: Parts, definitions: Definitions) -> Extraction:
+def _make_extraction(parts: ApplicationParts, definitions: Definitions) -> Extraction:
     return Extraction(
         parts.database,
         parts.directory,
@@ -924,7 +930,9 @@ def _make_defaults(settings: Settings, choice: ChosenModel) -> Defaults:
     return Defaults(name, choice.names, only_model=quotes_only, thinking=thinking, fallbacks=choice.fallbacks)
 
 
-async def _open_provider(stack: AsyncExitStack, parts: Parts, services: RouteServices) -> "ProviderLogins | None":
+async def _open_provider(
+    stack: AsyncExitStack, parts: ApplicationParts, services: RouteServices
+) -> "ProviderLogins | None":
     """Return the sign-in at the operator's OpenID provider, or None without a provider.
 
     Raises:
@@ -959,7 +967,7 @@ async def _open_provider(stack: AsyncExitStack, parts: Parts, services: RouteSer
     return ProviderLogins(parts.database, parts.access, services.people, services.logins, provider, grants)
 
 
-def _make_gate(parts: Parts, tokens: "ProviderLogins | None", authorizations: Authorizations) -> Gate:
+def _make_gate(parts: ApplicationParts, tokens: "ProviderLogins | None", authorizations: Authorizations) -> Gate:
     """Return the gate.
 
     Raises:

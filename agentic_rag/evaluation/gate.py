@@ -647,7 +647,7 @@ class ChangeGate:
                 await self._note_unapplied(draft, str(exc))
                 return
             except Exception:
-                # Otherwise the draft would stay as it is, and no server with it could start.
+                # `resume` runs this at each start of a server. An error that is raised here would end every start.
                 log.exception("the draft %s cannot be applied", draft.id)
                 await self._note_unapplied(draft, "an internal error, which the server's log describes")
                 return

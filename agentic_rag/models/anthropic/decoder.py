@@ -231,7 +231,11 @@ _FIELDS: Mapping[str, Mapping[str, type]] = {
 
 
 def _check_types(index: object, block: Block) -> None:
-    """Refuse a new block that would fail wherever it is read later: as text, as a call, or in the next request."""
+    """Check the types of a new block's fields, because other code and the next request rely on them.
+
+    Raises:
+        TypeError, KeyError: a field has another type, or a call has no id or name.
+    """
     fields = _FIELDS.get(block["type"], {})
     if type(index) is not int or any(name in block and type(block[name]) is not kind for name, kind in fields.items()):
         raise TypeError("a block has a field of another type")
